@@ -21,6 +21,7 @@ from pathlib import Path
 
 from studies import table
 
+from attacks.metrics.names import BESIDE
 from defenses.base import TrainingDefense
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
@@ -161,7 +162,8 @@ def attacks(study: Study) -> str:
         "defence", "attack", "attacked", "n", "to the original, dB", "mean image, to the same", "to the transformed image, dB",
         "mean image, to the same", "recognisable", "identified",
     ]  # fmt: skip
-    blind = [cell for cell in study.null_cells if not cell.defense and ("psnr", "original") in cell.scores]
+    beside = study._cells([row for row in study.rows if row.role in BESIDE], ())
+    blind = [cell for cell in beside if not cell.defense and ("psnr", "original") in cell.scores]
     last = blind[0].round if blind else None
     several = len({cell.observation for cell in blind if cell.round == last}) > 1
     found = []

@@ -28,6 +28,12 @@ class Rung:
     steps: int = 1
     targets: int = 1
 
+    @classmethod
+    def read(cls, text: str) -> Rung | None:
+        """The size whose text this is; None for any other text."""
+        found = _SIZE.fullmatch(text.strip())
+        return cls(int(found[1]), int(found[2] or 1)) if found else None
+
     @property
     def size(self) -> int:
         """Images behind one probe."""
@@ -49,8 +55,8 @@ def read_rungs(sizes: int | str, targets: int) -> tuple[Rung, ...]:
     Raises:
         ValueError: For a text that ``ProbeSizes`` refuses.
     """
-    words = [_SIZE.fullmatch(word.strip()) for word in str(sizes).split(",")]
-    found = [Rung(int(one[1]), int(one[2] or 1)) for one in words if one]
+    words = str(sizes).split(",")
+    found = list(filter(None, map(Rung.read, words)))
     whole = len(words) == len(set(found)) and found[0].steps == 1
     if not whole or max(rung.size for rung in found) > MOST_IMAGES:
         raise ValueError(f"{sizes!r} is no ladder of probes")

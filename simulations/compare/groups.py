@@ -12,10 +12,9 @@ from typing import Any
 
 from simulations.console.terminal import Terminal
 from simulations.report.analysis.run import ReadRun, read_run
-from simulations.report.repeat import command_of
 from simulations.report.text import count
 from simulations.run_folder.folder_lock import require_rows
-from simulations.run_folder.run_config import FREE_ON_RESUME, OWN_CODE
+from simulations.run_folder.run_config import FREE_ON_RESUME, OWN_CODE, command_of
 from simulations.runtime.findings import print_read
 from simulations.settings.errors import ConfigError
 

@@ -13,7 +13,7 @@ from simulations.report.analysis.finding import Finding
 from simulations.report.analysis.message import Message
 from simulations.report.analysis.run import Summary
 from simulations.report.analysis.verdict import rule
-from simulations.report.columns import Column, Shown, Table, change, code, over_interval, pill
+from simulations.report.columns import Column, Shown, Table, change, code, number, over_interval, pill
 from simulations.report.drawing.chart import Axis, Chart, round_values
 from simulations.report.drawing.looks import looks
 from simulations.report.drawing.plots import DotRow, rows_of_dots
@@ -113,17 +113,17 @@ def every_defence(sides: Sequence[Side]) -> Table:
     columns = (
         Column("Experiment", lambda row: Shown(row[0].group.name, (row[0].study,))),
         Column("Defence", defence, "wide"),
-        Column("|message", of_message(lambda message: message.title)),
+        Column("message", of_message(lambda message: message.title)).opening,
         Column("verdict", of_message(lambda message: pill(message.verdict))),
-        Column("#images", of_message(lambda message: Shown(message.shown or NOTHING, (message.interval,)))),
+        number("images", of_message(lambda message: Shown(message.shown or NOTHING, (message.interval,)))),
         Column("strongest attack", of_message(lambda message: breakable(message.attack or NOTHING))),
         Column(
             "against no defence", of_message(lambda message: message.difference.text if message.difference else NOTHING)
         ),
-        Column("|#accuracy, %", lambda row: over_interval(row[0].finding.accuracy.deployed, percentage)),
-        Column("#change", lambda row: change(row[0].finding)),
-        Column("|#ε", epsilon),
-        Column("|#seeds", lambda row: Shown(len(row[0].measured), (", ".join(map(str, row[0].measured)),))),
+        number("accuracy, %", lambda row: over_interval(row[0].finding.accuracy.deployed, percentage)).opening,
+        number("change", lambda row: change(row[0].finding)),
+        number("ε", epsilon).opening,
+        number("seeds", lambda row: Shown(len(row[0].measured), (", ".join(map(str, row[0].measured)),))).opening,
     )
     rows = [(side, message) for side in sides for message in side.finding.every_message or [None]]
     return Table("Every defence", columns, rows, look="")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -63,11 +64,13 @@ class Column:
     """One column.
 
     Attributes:
-        heading: # before it stands over numbers, | before that opens a group.
+        heading: Its name.
         show: Row -> its cell, or the text alone.
         kind: "defence", "attack" or "status", which the page draws from a text; else a CSS class.
         below: Small print of the heading.
         optional: The column is left out where no row has anything to show in it.
+        numeric: It holds numbers.
+        opens_group: A line stands before it.
     """
 
     heading: str
@@ -75,6 +78,8 @@ class Column:
     kind: str = ""
     below: str = ""
     optional: bool = False
+    numeric: bool = False
+    opens_group: bool = False
 
     def of(self, row: Any) -> Shown:
         """The cell of a row."""
@@ -82,24 +87,23 @@ class Column:
         return found if isinstance(found, Shown) else Shown(found)
 
     @property
-    def name(self) -> str:
-        """The heading without its marks."""
-        return self.heading.removeprefix("|").removeprefix("#")
-
-    @property
     def opening(self) -> Column:
         """The same column, as the first of a group."""
-        return replace(self, heading=f"|{self.heading}")
+        return replace(self, opens_group=True)
 
     @property
     def marks(self) -> str:
         """CSS classes of the heading."""
-        return " ".join(word for mark, word in {"|": "edge", "#": "num"}.items() if mark in self.heading[:2])
+        return " ".join(["edge"] * self.opens_group + ["num"] * self.numeric)
 
     @property
     def look(self) -> str:
         """CSS classes of the cells."""
         return " ".join(filter(None, (self.marks, self.kind)))
+
+
+number = partial(Column, numeric=True)
+"""A column of numbers."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +135,7 @@ class Table:
     @property
     def spans(self) -> list[tuple[str, int]]:
         """``groups`` with their numbers of columns."""
-        opening = [at for at, one in enumerate(self.shown) if not at or one.heading.startswith("|")]
+        opening = [at for at, one in enumerate(self.shown) if not at or one.opens_group]
         return [(name, b - a) for name, (a, b) in zip(self.groups, pairwise([*opening, len(self.shown)]), strict=False)]
 
 
@@ -161,7 +165,7 @@ def change(of: Finding) -> Shown:
 
 def scored(heading: str, of: Scored, show: Show, ends: Show | None = None, *, optional: bool = False) -> Column:
     """A score of an attack over its interval, as ``over_interval`` shows it."""
-    return Column(heading, lambda cell: over_interval(cell.scores.get(of), show, ends), optional=optional)
+    return number(heading, lambda cell: over_interval(cell.scores.get(of), show, ends), optional=optional)
 
 
 def averaged(study: Study, heading: str, metric: Metric, show: Show) -> Column:
@@ -171,7 +175,7 @@ def averaged(study: Study, heading: str, metric: Metric, show: Show) -> Column:
         value = study.over_rounds(row.defense, metric.name)
         return Shown(show(value), value=value)
 
-    return Column(heading, read)
+    return number(heading, read)
 
 
 class Cards:
@@ -179,7 +183,7 @@ class Cards:
 
     def __init__(self, cells: Sequence[Cell]) -> None:
         self._cells = grouped(cells, lambda cell: cell.card)
-        self.numbers = {card: number for number, card in enumerate(self._cells, 1)}
+        self.numbers = {card: at for at, card in enumerate(self._cells, 1)}
         self._facts = {card: {key: setting(value) for key, value in card.to_json().items()} for card in self._cells}
         order = {key: place for place, key in enumerate(CARD_ORDER)}
         keys = sorted(
@@ -198,14 +202,14 @@ class Cards:
         def fact(key: str) -> Column:
             return Column(key.replace("_", " "), lambda card: self._facts[card].get(key) or NOTHING, "text")
 
-        shown = (Column("#Card", self.numbers.get), Column("Attacks", attacks, "wide"), *map(fact, self.differing))
+        shown = (number("Card", self.numbers.get), Column("Attacks", attacks, "wide"), *map(fact, self.differing))
         rows = list(self.numbers) if self.differing else []
         return Table(title, shown, rows, how="folded", look="after", summary=f"{len(rows)} cards")
 
 
 def card(cards: Cards) -> Column:
     """The number of an attack's threat card."""
-    return Column("#Card", lambda cell: cards.numbers.get(cell.card, NOTHING))
+    return number("Card", lambda cell: cards.numbers.get(cell.card, NOTHING))
 
 
 def attack(below: Callable[[Cell], Sequence[str]]) -> Column:
@@ -252,13 +256,13 @@ def _of_line(line: Finding) -> Shown:
 
 DEFENCE = Column("Defence", lambda row: row.defense, "defence")
 OF_LINE = Column("Defence", _of_line, "defence")
-DEPLOYED = Column("|#accuracy as deployed, %", lambda line: over_interval(line.accuracy.deployed, percentage))
+DEPLOYED = number("accuracy as deployed, %", lambda line: over_interval(line.accuracy.deployed, percentage)).opening
 STATUS = Column("Status", lambda cell: cell.status, "status")
 ATTACKED = (DEFENCE, attack(lambda cell: (round_of(cell),)), STATUS)
-OF_PSNR = scored(f"#{PSNR.label}", PSNR.of("original"), decibel)
-OVER_NULL = Column("#over null", _over_null)
-OF_SSIM = scored(f"#{SSIM.label}", SSIM.of("original"), two)
-IDENTIFIED = Column("#identified", _identified)
-COUNT = Column("#n", lambda cell: cell.leading.n)
-FAILURES = Column("#Failures", lambda cell: cell.leading.failures)
+OF_PSNR = scored(f"{PSNR.label}", PSNR.of("original"), decibel)
+OVER_NULL = number("over null", _over_null)
+OF_SSIM = scored(f"{SSIM.label}", SSIM.of("original"), two)
+IDENTIFIED = number("identified", _identified)
+COUNT = number("n", lambda cell: cell.leading.n)
+FAILURES = number("Failures", lambda cell: cell.leading.failures)
 IMAGE_SCORES = (OF_PSNR, OVER_NULL, OF_SSIM, IDENTIFIED, COUNT, FAILURES)

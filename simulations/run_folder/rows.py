@@ -4,19 +4,35 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BeforeValidator, TypeAdapter, ValidationError
 
 from attacks.metrics.names import Role
+from clients.wire.limits import Limit
+from clients.wire.schema import fields_in, readable, refusal
 from simulations.run_folder.line_files import json_line, kept_lines
 from strategies.audit.json_values import changed
-from strategies.audit.threat_card import MOST_VALUE, MOST_WHOLE, ThreatCard
+from strategies.audit.threat_card import MOST_VALUE, MOST_WHOLE, ThreatCard, Whole
 
-COUNTS = ("n", "failures")
-LONGEST_SHOWN = 60
-"""Characters of a value that cannot be read, in a note."""
+T = TypeVar("T")
+
+
+def number_of(value: Any) -> float | None:
+    """A number as rows hold it; None for NaN, for a finite one beyond ``MOST_VALUE`` and for any other value."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return None if math.isnan(number) or MOST_VALUE < abs(number) < math.inf else number
+
+
+Number = Annotated[float | None, BeforeValidator(number_of)]
+Count = Annotated[int, Limit(0, MOST_WHOLE)]
+Card = Annotated[ThreatCard, BeforeValidator(ThreatCard.from_json)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,26 +80,26 @@ class Row:
     dataset: str = ""
     model: str = ""
     cut: str = ""
-    seed: int = 0
+    seed: Whole = 0
     defense: str = ""
     attack: str = ""
     role: Role = Role.TRAINING
-    card: ThreatCard = field(default_factory=ThreatCard)
-    round: int = 0
+    card: Card = field(default_factory=ThreatCard)
+    round: Whole = 0
     final: bool = False
     reference: str = ""
-    value: float | None = None
-    n: int = 0
+    value: Number = None
+    n: Count = 0
     status: str = "ok"
-    seconds: float | None = None
+    seconds: Number = None
     computed_on: str = ""
-    ci_low: float | None = None
-    ci_high: float | None = None
-    worst: float | None = None
-    failures: int = 0
+    ci_low: Number = None
+    ci_high: Number = None
+    worst: Number = None
+    failures: Count = 0
     neighbours: str = ""
     message: str = ""
-    client: int | None = None
+    client: Whole | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -102,27 +118,26 @@ class Row:
         """Values that must agree before numbers may be averaged over seeds: each cut of a model is a deployment of its own."""
         return (self.experiment, self.scenario, self.dataset, self.model, self.cut)
 
+    def read(self, kind: type[T]) -> T:
+        """Columns without a field, as a type of them has these; its defaults where there are none, or one is not as it says."""
+        return (readable(kind, self.extra) if self.extra else None) or kind()
+
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Row:
         """Reads one decoded line; a value that is not a number (NaN), or too large for one, makes the row a failed one.
 
-        ``ValueError`` where it names no metric, a round or seed is no whole number, or a count is none from 0 on.
+        ``ValueError`` where another value is none that its field can hold.
         """
         if not isinstance(data, Mapping) or not isinstance(data.get("metric"), str):
             raise ValueError("expected an object with a metric")
-        known: dict[str, Any] = {}
-        for spec in fields(cls):
-            if spec.name in data and spec.name != "extra":
-                known[spec.name] = _READ[str(spec.type)](data[spec.name])
-        if odd := next((name for name in COUNTS if known.get(name, 0) < 0), ""):
-            raise ValueError(f"{odd} is {known[odd]}; expected a count from 0 on")
-        extra = {key: value for key, value in data.items() if key not in NAMES}
-        row = cls(**known, extra=extra)
+        extra = {name: value for name, value in data.items() if name not in NAMES}
+        try:
+            row = _READER.validate_python({**{name: data[name] for name in data if name in NAMES}, "extra": extra})
+        except ValidationError as error:
+            raise ValueError(refusal(error, fields_in(cls))) from None
         if row.value is None and row.status == "ok" and data.get("value") is not None:
-            shown = repr(data["value"])[:LONGEST_SHOWN]
-            return replace(
-                row, status="failed", message=row.message or f"value is {shown}, not a number that can be measured"
-            )
+            why = f"value is {repr(data['value'])[:60]}, not a number that can be measured"
+            return replace(row, status="failed", message=row.message or why)
         return row
 
     @functools.cached_property  # a run writes all its rows again after each round and each attack
@@ -132,56 +147,15 @@ class Row:
         return json_line(changed(data | {"card": self.card.to_json(), **self.extra}, _strict))
 
 
-def number_of(value: Any) -> float | None:
-    """A number as rows hold it; None for NaN, for a finite one beyond ``MOST_VALUE`` and for any other value."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        return None
-    return None if math.isnan(number) or MOST_VALUE < abs(number) < math.inf else number
-
-
-def _whole(value: Any) -> int | None:
-    number = number_of(value)
-    return int(number) if number is not None and abs(number) <= MOST_WHOLE else None
-
-
-def _required(value: Any) -> int:
-    number = _whole(value)
-    # A round or a seed that cannot be read must not turn into another one.
-    if number is None and value is not None:
-        raise ValueError(f"{repr(value)[:LONGEST_SHOWN]} is not a whole number of at most {MOST_WHOLE}")
-    return number or 0
-
-
-def _text(value: Any) -> str:
-    return "" if value is None else str(value)
-
-
-def _role(value: Any) -> Role:
-    try:
-        return Role(value or Role.TRAINING)
-    except ValueError:
-        raise ValueError(f"role is {repr(value)[:LONGEST_SHOWN]}; expected {', '.join(Role)}") from None
-
-
 def _strict(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else str(value)
     return value
 
 
-_READ: dict[str, Callable[[Any], Any]] = {
-    "str": _text,
-    "Role": _role,
-    "bool": lambda value: value is True,
-    "int": _required,
-    "int | None": _whole,
-    "float | None": number_of,
-    "ThreatCard": lambda value: ThreatCard.from_json(value if isinstance(value, Mapping) else {}),
-}
 NAMES = {spec.name: None for spec in fields(Row)}.keys()
 """Of the fields, in their order."""
+_READER = TypeAdapter(Row)
 
 
 PLACE = ("defense", "round", "attack", "observation")

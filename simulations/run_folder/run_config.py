@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -207,3 +208,18 @@ def machine() -> str:
     cards = [torch.cuda.get_device_name(at) for at in range(torch.cuda.device_count())]
     parts = [f"{cores} {'core' if cores == 1 else 'cores'}", f"{psutil.virtual_memory().total / 2**30:.0f} GiB"]
     return ", ".join([*parts, f"{platform.system()} {platform.machine()}", *cards])
+
+
+def command_of(folder: object, config: Mapping[str, Any], seeds: str, out: str, *changed: str) -> str:
+    """A command line that runs an experiment with other seeds.
+
+    Args:
+        folder: Of the run.
+        config: The content of its ``config.json``.
+        seeds: Such as "0..4".
+        out: New folder.
+        changed: Settings with other values, such as "probe-targets=32".
+    """
+    here = ["--in-process"] if began_in_process(config) else []
+    words = [word for setting in changed for word in ("-s", setting)]
+    return shlex.join(["fedveil", "run", f"{folder}/config.json", *here, *words, "--seeds", seeds, "--out", out])

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from logging import WARNING
 from pathlib import Path
-from typing import IO, Any, Generic, Self, TypeVar
+from typing import IO, Any, Generic, Self, TypeVar, Unpack
 
 import numpy as np
 from flwr.common import log
@@ -42,6 +42,7 @@ from simulations.settings.errors import ConfigError, undamaged
 from strategies.audit.jobs import AttackJob
 from strategies.audit.kinds import Observed
 from strategies.audit.whole_files import whole
+from strategies.exchange.columns import Columns
 from strategies.training.checkpoint import Checkpoint
 
 S = TypeVar("S", bound=RunStudy)
@@ -181,26 +182,27 @@ class RunDirectory(Generic[S]):
 
     # Recording --------------------------------------------------------------------------------------------------------
 
-    def row(self, task: Task, *, metric: str, value: float | None, **fields: Any) -> None:
-        """Add one number. ``fields`` are those of a row, or columns of a scenario's own."""
-        if value is not None and not math.isfinite(value):
-            # JSON has no infinity, and a client may report anything: the row records it, and the run goes on.
-            fields["message"] = f"{metric} is {value}"
-            value = None
-        fields = {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in fields.items()}
-        about: dict[str, Any] = {"n": 1, "seconds": round(time.perf_counter() - self._round_started, 3)}
-        if metric_of(metric).values is Values.BOUND:
-            about["neighbours"] = task.plan.defenses.neighbours
-        about |= {name: v for name, v in fields.items() if name in NAMES}
-        about["extra"] = {name: v for name, v in fields.items() if name not in NAMES}
-        about |= {name: getattr(self.experiment, name) for name in OF_STUDY}
-        place: dict[str, Any] = {
-            "cut": task.cut,
-            "defense": task.plan.pipeline,
-            "round": task.round,
-            "final": task.is_final,
+    def row(self, task: Task, *, metric: str, value: float | None, **columns: Unpack[Columns]) -> None:
+        """Add one number."""
+        found: dict[str, Any] = {
+            "metric": metric,
+            "n": 1,
+            "seconds": round(time.perf_counter() - self._round_started, 3),
         }
-        self._rows.append(Row(metric=metric, value=value, **about, **place))
+        if metric_of(metric).values is Values.BOUND:
+            found["neighbours"] = task.plan.defenses.neighbours
+        found |= {"value": value, **columns}
+        odd = [name for name, number in found.items() if isinstance(number, float) and not math.isfinite(number)]
+        if "value" in odd:
+            # JSON has no infinity, and a client may report anything: the row records it, and the run goes on.
+            found["message"] = f"{metric} is {value}"
+        found |= dict.fromkeys(odd)
+        extra = {name: found.pop(name) for name in columns if name not in NAMES}
+        if unknown := extra.keys() - Columns.__annotations__:
+            raise TypeError(f"{metric}: no row has the columns {', '.join(sorted(unknown))}")
+        about = {name: getattr(self.experiment, name) for name in OF_STUDY}
+        about |= {"cut": task.cut, "defense": task.plan.pipeline, "round": task.round, "final": task.is_final}
+        self._rows.append(Row(**found, **about, extra=extra))
 
     def picture(self, task: Task, image: Tensor, *, image_number: int, **fields: Any) -> None:
         """Adds one image (C, H, W) in [0, 1] as a PNG file."""

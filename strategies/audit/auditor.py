@@ -286,9 +286,12 @@ class Auditor:
     ) -> None:
         """One row for each score; of an attack, with its time and how many of the values come from guesses that failed."""
         for columns in rows_of_clients(score_rows, scores, card, unscored):
-            failures = _failed_values(outcome.guesses, seen, columns["n"]) if outcome else 0
-            cost = outcome.cost if outcome else {"seconds": 0.0}
-            self.recorder.row(task, attack=guess.name, role=guess.role, failures=failures, **cost, **columns)
+            columns["attack"], columns["role"] = guess.name, guess.role
+            columns["failures"] = _failed_values(outcome.guesses, seen, columns["n"]) if outcome else 0
+            columns["seconds"], columns["computed_on"] = (
+                (outcome.seconds, outcome.computed_on) if outcome else (0.0, "")
+            )
+            self.recorder.row(task, **columns)
 
 
 def _failed_values(guesses: Sequence[Any], seen: Sequence[Seen], n: int) -> int:

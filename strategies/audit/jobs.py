@@ -19,6 +19,7 @@ from defenses.tensors import Tensors, part_of
 from strategies.audit.kinds import Kind, Observed, kind_of
 from strategies.audit.threat_card import KEPT_STATISTICS, ThreatCard
 from strategies.audit.whole_files import load_tensors, save_tensors
+from strategies.exchange.guard import Rows
 
 
 @dataclass(frozen=True)
@@ -157,15 +158,11 @@ def attack_card(job: AttackJob, attack: AnyAttack) -> ThreatCard:
     bounds = " and ".join(bound for bound in (job.card.upper_bound, attack.upper_bound) if bound)
     card = job.card.but(**attack.card() | {"upper_bound": bounds, "threat_class": attack.threat_class or None})
     # Running averages that a step in train mode moved give the statistics of its batch.
-    sent = (
-        card.more.get("batch_norm_statistics", "none") not in ("none", KEPT_STATISTICS)
-        and card.more.get("mode") == "train"
-    )
+    sent = card.batch_norm_statistics not in ("", "none", KEPT_STATISTICS) and card.mode == "train"
     matches = (getattr(one, "matches_statistics", None) for one in stages_of(attack))
     if sent and any(one and one(card.local_steps or 1) for one in matches):
-        card = card.but(batch_norm_statistics=f"{card.more['batch_norm_statistics']}; matched by the attack")
-    if not attack.knows_defenses:
-        card = card.but(knows_defenses=False)
+        card = card.but(batch_norm_statistics=f"{card.batch_norm_statistics}; matched by the attack")
+    card = card.but(knows_defenses=attack.knows_defenses)
     if not attack.needs_auxiliary:
         return card
     data = job.task.plan.auxiliary_data
@@ -184,11 +181,8 @@ FIT = "fit"
 """Metric of defences that could not learn; there is a row only where they failed."""
 
 
-class Recorder(Protocol):
+class Recorder(Rows, Protocol):
     """Receiver of rows, pictures and unfinished jobs."""
-
-    def row(self, task: Task, *, metric: str, value: float | None, **fields: Any) -> None:
-        """Adds one number; ``fields`` are further columns."""
 
     def picture(self, task: Task, image: Tensor, *, image_number: int, **fields: Any) -> None:
         """Adds one image (C, H, W) in [0, 1]."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 import torch
 
@@ -33,14 +32,9 @@ from attacks.metrics.registry import known_metric, metric_of
 from attacks.scoring.intervals import Estimate, binomial_interval, clustered_interval, common_chance, mean_interval
 from attacks.scoring.roc import auc, auc_interval, roc_curve, tpr_at_fpr
 from strategies.audit.threat_card import ThreatCard
+from strategies.exchange.columns import Estimated, Scored
 
-Columns = dict[str, Any]
-"""Columns of a row by name."""
-RowsOf = Callable[[Scores, ThreatCard], Iterable[Columns]]
-EACH, EACH_OF = "each", "each_of"
-"""Keys of rows of ``IDENTIFIED`` and ``RECOGNISABLE``: 1 or 0 for each image, by client and place, and [client, place] of each."""
-BEST_PSNR, BEST_STRUCTURE = "best_psnr", "best_structure"
-"""Keys of these rows: scores of the recognisable image that is most similar in structure; None where no image is recognisable."""
+RowsOf = Callable[[Scores, ThreatCard], Iterable[Scored]]
 LOW_RATE = 0.001
 """False positive rate of ``MEMBERSHIP_LOW_TPR``."""
 FEW_FALSE = 0.02
@@ -49,7 +43,7 @@ PICTURED = {"psnr": PSNR.of("original"), "structure": STRUCTURE.of("original"), 
 """Key in the index of pictures -> the client's score of a guess that stands there."""
 
 
-def score_rows(scores: Scores, card: ThreatCard) -> Iterator[Columns]:
+def score_rows(scores: Scores, card: ThreatCard) -> Iterator[Scored]:
     """One row's columns per score of one attack or baseline, of all clients; behind ``IDENTIFIED`` stands ``RECOGNISABLE``.
 
     These two add ``chance`` to the card, see ``common_chance``: images without part in it count as not identified.
@@ -66,11 +60,11 @@ def score_rows(scores: Scores, card: ThreatCard) -> Iterator[Columns]:
                 "reference": name.reference,
                 "card": card,
                 "worst": worst_of(metric, values),
-                **(cells_and_interval(values, columns) if cells else _INTERVALS[metric.interval](values)),
+                **(cells_and_interval(values, columns) if cells else _INTERVALS[metric.interval](values)),  # type: ignore[typeddict-item]
             }
 
 
-def _verdict_rows(scores: Scores, card: ThreatCard) -> Iterator[Columns]:
+def _verdict_rows(scores: Scores, card: ThreatCard) -> Iterator[Scored]:
     chance, fit = common_chance(scores[IDENTIFIED_CHANCE.of()])
     facts = card.but(chance=chance)
     found = {IDENTIFIED: scores[JUDGED[0]], RECOGNISABLE: recognisable(scores)}
@@ -85,10 +79,11 @@ def _verdict_rows(scores: Scores, card: ThreatCard) -> Iterator[Columns]:
             "reference": "original",
             "card": facts,
             "worst": worst_of(metric, each),
-            **share_and_interval(each),
-            EACH: list(map(int, each)),
-            BEST_PSNR: None if best is None else round(psnr[best], 4),
-            BEST_STRUCTURE: None if best is None else round(structure[best], 4),
+            **share_and_interval(each),  # type: ignore[typeddict-item]  # that has no further columns
+            "each": list(map(int, each)),
+            # Scores of the recognisable image that is most similar in structure.
+            "best_psnr": None if best is None else round(psnr[best], 4),
+            "best_structure": None if best is None else round(structure[best], 4),
         }
 
 
@@ -102,8 +97,6 @@ def recognisable(scores: Scores) -> list[float] | None:
 
 MOST_LEFT_OUT = 32
 """Clients of which each is left out in turn; of more, one hardly counts."""
-WITHOUT = "without_client"
-"""Key under which a row of ``_VERDICTS`` holds, for each client, what would be other values without it."""
 _VERDICTS = (
     IDENTIFIED.of("original"),
     RECOGNISABLE.of("original"),
@@ -114,8 +107,6 @@ _VERDICTS = (
 """Scores from which verdicts follow."""
 _BEHIND = (*_VERDICTS, *JUDGED, IDENTIFIED_CHANCE.of())
 """Scores from which their rows are made, besides those of columns of a table."""
-UNSCORED = "unscored"
-"""Key under which it holds the number of attacked images without a usable score."""
 
 
 def joined(scores: Iterable[Scores]) -> Scores:
@@ -136,9 +127,7 @@ def _by_place(scores: Scores) -> Scores:
     }
 
 
-def rows_of_clients(
-    rows_of: RowsOf, scores: Mapping[int, Scores], card: ThreatCard, unscored: int = 0
-) -> list[Columns]:
+def rows_of_clients(rows_of: RowsOf, scores: Mapping[int, Scores], card: ThreatCard, unscored: int = 0) -> list[Scored]:
     """Rows of the scores of all clients. Those with a positive control have the number of clients as ``clients``.
 
     ``unscored`` images were attacked, and their clients' replies are of no use.
@@ -148,18 +137,19 @@ def rows_of_clients(
     found = list(rows_of(whole, card))
     places = [[client, int(place)] for client, of in scores.items() for place in of.get(PLACE.of(), [])]
     for columns in found:
-        if len(columns.get(EACH, ())) == len(places):
-            columns |= {EACH_OF: places} if EACH in columns else {}
-    for columns in found:
+        if len(columns.get("each", "-")) == len(places):
+            columns["each_of"] = places
         if metric_of(columns["metric"]).family:
-            columns |= {"clients": len(scores)} | ({UNSCORED: unscored} if unscored else {})
+            columns["clients"] = len(scores)
+            if unscored:
+                columns["unscored"] = unscored
     if 1 < len(scores) <= MOST_LEFT_OUT:
         _add_without(found, rows_of, scores, card)
     return found
 
 
-def _add_without(found: Iterable[Columns], rows_of: RowsOf, scores: Mapping[int, Scores], card: ThreatCard) -> None:
-    """Add ``WITHOUT`` to rows: in the place of a client stand the others' values, repeated, so that as many images are scored."""
+def _add_without(found: Iterable[Scored], rows_of: RowsOf, scores: Mapping[int, Scores], card: ThreatCard) -> None:
+    """Add ``without_client``: in the place of a client stand the others' values, repeated, so that as many images are scored."""
     deciding = {of: columns for columns in found if (of := (columns["metric"], columns["reference"])) in _VERDICTS}
     for client in scores if deciding else ():
         others = joined(of for one, of in scores.items() if one != client)
@@ -171,14 +161,15 @@ def _add_without(found: Iterable[Columns], rows_of: RowsOf, scores: Mapping[int,
         }
         for other in rows_of(filled, card):
             columns = deciding.get((other["metric"], other["reference"]), other)
-            changed = {key: value for key, value in other.items() if key != EACH and value != columns[key]}
-            if isinstance(facts := changed.get("card"), ThreatCard):
-                changed["card"] = {"chance": facts.chance}
+            known = dict(columns)
+            changed = {key: value for key, value in other.items() if key != "each" and value != known[key]}
+            if "card" in changed:
+                changed["card"] = {"chance": other["card"].chance}
             if changed:
-                columns.setdefault(WITHOUT, {})[str(client)] = changed
+                columns.setdefault("without_client", {})[str(client)] = changed
 
 
-def membership_rows(scores: Scores, card: ThreatCard) -> Iterator[Columns]:
+def membership_rows(scores: Scores, card: ThreatCard) -> Iterator[Scored]:
     """Columns of the rows of a test of membership: ``MEMBERSHIP_AUC``, with the curve in "roc", and ``MEMBERSHIP_TPR``.
 
     ``MEMBERSHIP_LOW_TPR`` follows where there are so many non-members that one of them is a rate of no more than ``LOW_RATE``.
@@ -198,40 +189,39 @@ def membership_rows(scores: Scores, card: ThreatCard) -> Iterator[Columns]:
     if lost:
         why = f"{lost} of {n} records have the score NaN; each counts as the lowest score"
         counts = counts.but(attack_failures=(*card.attack_failures, why))
-    common = {"card": counts, "n": n, "failures": lost}
     fpr, tpr = roc_curve(members, others)
     points = [[round(float(x), 4), round(float(y), 4)] for x, y in zip(fpr, tpr, strict=True)]
     few = sum(rate <= FEW_FALSE for rate, _ in points)
     thinned = points[: few : max(1, few // 100)] + points[few :: max(1, len(points) // 100)]
-    curve: Columns = {"roc": [*thinned, points[-1]]}
     found = {MEMBERSHIP_AUC: (auc(members, others), *auc_interval(members, others))}
     rates = {MEMBERSHIP_TPR: 0.01} | ({MEMBERSHIP_LOW_TPR: LOW_RATE} if len(others) * LOW_RATE >= 1 else {})
     found |= {metric: tpr_at_fpr(members, others, false) for metric, false in rates.items()}
     for metric, (value, low, high) in found.items():
-        own = {"metric": metric.name, "reference": "", "value": value, "ci_low": low, "ci_high": high}
-        yield own | curve | common
-        curve = {}
+        columns: Scored = {"metric": metric.name, "reference": "", "value": value, "ci_low": low, "ci_high": high}
+        if metric is MEMBERSHIP_AUC:
+            columns["roc"] = [*thinned, points[-1]]
+        yield columns | {"card": counts, "n": n, "failures": lost}
 
 
-def mean_and_interval(values: Sequence[float]) -> Columns:
+def mean_and_interval(values: Sequence[float]) -> Estimated:
     """Mean, 95 % interval of the mean (Student's t; none for one value) and n."""
     if len(values) > 1:
         return _columns(mean_interval(values), len(values))
     return {"value": float(values[0]), "n": 1, "ci_low": None, "ci_high": None} if values else {"value": None, "n": 0}
 
 
-def share_and_interval(values: Sequence[float]) -> Columns:
+def share_and_interval(values: Sequence[float]) -> Estimated:
     """Share of ones among ones and zeros, its exact 95 % interval (Clopper-Pearson) and n."""
     if not values:
         return {"value": None, "n": 0}
     return _columns(binomial_interval(round(sum(values)), len(values)), len(values))
 
 
-def _columns(found: Estimate, n: int) -> Columns:
+def _columns(found: Estimate, n: int) -> Estimated:
     return {"value": found.value, "n": n, "ci_low": found.low, "ci_high": found.high}
 
 
-def batches_and_interval(values: Sequence[float]) -> Columns:
+def batches_and_interval(values: Sequence[float]) -> Estimated:
     """Mean share of the classes that are right, its 95 % interval (none for one batch) and n, which counts batches.
 
     Each batch counts as a single trial, however many images it has: the interval then stays within [0, 1], and is the exact one
@@ -242,7 +232,7 @@ def batches_and_interval(values: Sequence[float]) -> Columns:
     return cells_and_interval(values, 1)
 
 
-def cells_and_interval(values: Sequence[float], columns: int) -> Columns:
+def cells_and_interval(values: Sequence[float], columns: int) -> Estimated:
     """Mean share of the cells that are right, its 95 % interval (none for one row) and n, which counts rows.
 
     Cells of a row are guessed together, and an attack that finds one often finds all: rows are clusters (``clustered_interval``) of

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-import json
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
 from attacks.metrics.names import Role
 from clients.task.task import Task
@@ -17,6 +17,12 @@ from strategies.audit.json_values import changed
 MOST_VALUE, MOST_WHOLE = 1e100, 2**53
 """Largest finite number and largest count of cards and rows. Nothing that is measured comes near the first, and the square of a sum
 of such numbers is still finite; beyond the second, numbers of JSON are no longer exact."""
+Real = Annotated[float, Field(strict=True, ge=-MOST_VALUE, le=MOST_VALUE)]
+Whole = Annotated[
+    int,
+    Field(strict=True, ge=-MOST_WHOLE, le=MOST_WHOLE),
+    BeforeValidator(lambda value: int(value) if isinstance(value, float) and value.is_integer() else value),
+]
 
 
 class KnownLabels(StrEnum):
@@ -49,12 +55,12 @@ class Strength(StrEnum):
     FEW_STEPS = "per update, here on few steps"
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True)
 class ThreatCard:
     """The attacker's observations, knowledge and effort.
 
-    What every scenario can say is a field; what belongs to one kind of observation or to one attack is in ``more``. In a file the
-    two are one object, without the fields that say nothing. Cards are equal when they say the same there.
+    What decides something is a field; what is only shown is in ``more``. In a file the two are one object, without the fields that
+    say nothing.
 
     Attributes:
         observation: What was attacked, the ``title`` of its kind.
@@ -77,55 +83,64 @@ class ThreatCard:
         others: Other records of that test.
         chance: Mean chance of a null guess that knows the class to identify an image, at most.
         claimed_privacy: What an external app says about its differential privacy, in sentences; fedveil proves no part of it.
+        knows_defenses: The attack uses the defences.
+        mode: Of the attacked model, "train" or "eval".
+        batch_norm_statistics: What of them is sent.
+        attribute_values: Values of the guessed attribute.
+        mods: Of an external app, as far as they are known.
+        reported_defence: Of a recording, what is known of a defence.
+        caveats: What a reader must know besides.
         server: ``ACTIVE_SERVER`` where it did more than look: no result of an honest-but-curious server, and never beside one.
         more: Further facts, JSON values.
     """
 
     observation: str = ""
-    round: int | None = None
-    model_accuracy: float | None = None
-    num_classes: int | None = None
-    images: int | None = None
-    batch: int | None = None
-    local_steps: int | None = None
+    round: Whole | None = None
+    model_accuracy: Real | None = None
+    num_classes: Whole | None = None
+    images: Whole | None = None
+    batch: Whole | None = None
+    local_steps: Whole | None = None
     rung: str = ""
     labels: str = ""
     auxiliary_data: str = ""
     randomness: str = ""
     defense_strength: str = ""
-    rounds_observed: int | None = None
-    clients: int | None = None
+    rounds_observed: Whole | None = None
+    clients: Whole | None = None
     undefended: str = ""
     upper_bound: str = ""
     attack_failures: tuple[str, ...] = ()
-    members: int | None = None
-    others: int | None = None
-    chance: float | None = None
+    members: Whole | None = None
+    others: Whole | None = None
+    chance: Real | None = None
     claimed_privacy: tuple[str, ...] = ()
     server: str = ""
-    more: Mapping[str, Any] = field(default_factory=dict)
+    knows_defenses: bool = True
+    mode: str = ""
+    batch_norm_statistics: str = ""
+    attribute_values: Whole | None = None
+    mods: str = ""
+    reported_defence: str = ""
+    caveats: tuple[str, ...] = ()
+    more: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "more", changed(self.more, _plain))
 
-    @functools.cached_property
-    def _key(self) -> str:
-        return json.dumps(self.to_json(), sort_keys=True, default=str)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ThreatCard) and self._key == other._key
-
-    def __hash__(self) -> int:
-        return hash(self._key)
-
     def but(self, **facts: Any) -> ThreatCard:
         """A copy with other values: None removes one; a value without a matching field goes into ``more``."""
-        merged = self.to_json() | facts
-        return ThreatCard.from_json({name: value for name, value in merged.items() if value is not None})
+        known = {name: NOTHING[name] if facts[name] is None else facts[name] for name in facts if name in NOTHING}
+        more = {**self.more, **{name: value for name, value in facts.items() if name not in NOTHING}}
+        return replace(self, **known, more={name: value for name, value in more.items() if value is not None})
 
     def lasting(self) -> ThreatCard:
-        """The card without results and without fields that change by round or metric: the facts that one attack's numbers share."""
-        return ThreatCard.from_json({name: value for name, value in self.to_json().items() if name not in PASSING})
+        """The card without what changes by round or metric: the facts that one attack's numbers share.
+
+        With ``members`` and ``others``, which only the scores of membership name, or ``chance``, which only the verdicts on images
+        do, an attack's time would land on a card of its own.
+        """
+        return replace(self, **{name: NOTHING[name] for name in PASSING})
 
     @property
     def role(self) -> Role:
@@ -139,18 +154,27 @@ class ThreatCard:
 
     def to_json(self) -> dict[str, Any]:
         """One flat object of JSON values."""
-        found = {name: changed(getattr(self, name), _plain) for name in _READ}
-        return {name: value for name, value in found.items() if value not in (None, "", [])} | dict(self.more)
+        known = {name: getattr(self, name) for name, nothing in NOTHING.items() if getattr(self, name) != nothing}
+        return {name: changed(value, _plain) for name, value in known.items()} | dict(self.more)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ThreatCard:
         """Read the output of ``to_json``; a value that its field cannot hold is kept in ``more``."""
-        found = {name: _READ[name](value) for name, value in data.items() if name in _READ}
-        known: dict[str, Any] = {name: value for name, value in found.items() if value is not None}
-        more = {
-            name: value for name, value in data.items() if name not in known and not (name in _READ and value is None)
-        }
-        return cls(more=more, **known)
+        if not isinstance(data, Mapping):
+            return cls()
+        known = {name: value for name, value in data.items() if name in NOTHING}
+        try:
+            return replace(_READER.validate_python(known), more={n: v for n, v in data.items() if n not in known})
+        except ValidationError as error:
+            odd = {str(one["loc"][0]) for one in error.errors(include_url=False)}
+        card = cls.from_json({name: value for name, value in data.items() if name not in odd})
+        return replace(card, more={**card.more, **{name: data[name] for name in odd if data[name] is not None}})
+
+
+NOTHING: dict[str, Any] = {spec.name: spec.default for spec in fields(ThreatCard) if spec.name != "more"}
+"""Each field's value where the card does not say."""
+PASSING = ("round", "model_accuracy", "attack_failures", "members", "others", "chance")
+_READER = TypeAdapter(ThreatCard)
 
 
 def strength(task: Task, requested: int | None) -> dict[str, Any]:
@@ -177,37 +201,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, StrEnum):
         return value.value
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _text(value: Any) -> str | None:
-    return str(value) if isinstance(value, str) else None
-
-
-def _whole(value: Any) -> int | None:
-    number = _number(value)
-    return int(number) if number is not None and float(number).is_integer() and abs(number) <= MOST_WHOLE else None
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    # A whole number of JSON may be too large for a float to be compared with at all.
-    return value if -MOST_VALUE <= value <= MOST_VALUE else None
-
-
-def _texts(value: Any) -> tuple[str, ...] | None:
-    return (value,) if isinstance(value, str) else tuple(map(str, value)) if isinstance(value, list | tuple) else None
-
-
-_OF_TYPE: dict[str, Callable[[Any], Any]] = {
-    "str": _text,
-    "int | None": _whole,
-    "float | None": _number,
-    "tuple[str, ...]": _texts,
-}
-_READ = {spec.name: _OF_TYPE[str(spec.type)] for spec in fields(ThreatCard) if spec.name != "more"}
-PASSING = ("round", "model_accuracy", "attack_failures", "members", "others", "chance")
-"""What changes from round to round, or with the metric.
-
-With ``members`` and ``others``, which only the scores of membership name, or ``chance``, which only the verdicts on images do, an
-attack's time would land on a card of its own."""

@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol, Unpack
 
 import numpy as np
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -16,6 +16,7 @@ from clients.task.task import Task
 from clients.wire.records import MAX_REASON, REFUSED, WITHHELD, reason_of, values_of, view_of
 from clients.wire.texts import one_line, shortened
 from defenses.tensors import Tensors
+from strategies.exchange.columns import Columns
 from strategies.exchange.exchange import Exchange, Posted
 from strategies.exchange.faults import oversized, unreadable
 
@@ -71,8 +72,8 @@ class TooFewReplies(RuntimeError):  # noqa: N818 (the field's word for it)
 class Rows(Protocol):
     """Receiver of rows."""
 
-    def row(self, task: Task, *, metric: str, value: float | None, **fields: Any) -> None:
-        """Adds one number."""
+    def row(self, task: Task, *, metric: str, value: float | None, **columns: Unpack[Columns]) -> None:
+        """Add one number."""
 
 
 class Answers(dict[int, Message]):

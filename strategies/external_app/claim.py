@@ -20,6 +20,9 @@ METRICS, MOD, WRAPPER, ACCOUNTANT = "client metrics", "client mod", "server wrap
 """What makes a claim: ``Claim.source``."""
 
 
+Reported = Annotated[float, Field(ge=0, le=MOST_VALUE)] | None
+
+
 @dataclass(frozen=True)
 class Claim:
     """An app's own statement about its differential privacy; fedveil proves no part of it.
@@ -35,11 +38,11 @@ class Claim:
     """
 
     source: str
-    text: str
+    text: Annotated[str, Field(min_length=1)]
     rounds: int = 0
-    epsilon: float | None = None
-    lowest: float | None = None
-    delta: float | None = None
+    epsilon: Reported = None
+    lowest: Reported = None
+    delta: Annotated[float, Field(ge=0, lt=1)] | None = None
     note: str = ""
 
     @property
@@ -52,18 +55,6 @@ class Claim:
         """The claim's delta, source and subject."""
         delta = "" if self.delta is None else f"\N{GREEK SMALL LETTER DELTA} = {brief(self.delta)}"
         return ", ".join(filter(None, (delta, self.source, self.note)))
-
-    @classmethod
-    def from_json(cls, data: Any) -> Claim | None:
-        """Read a claim from a row; None for a claim without text. A number out of range is left out."""
-        found = data if isinstance(data, Mapping) else {}
-        text, rounds = found.get("text"), number_of(found.get("rounds"))
-        if not isinstance(text, str) or not text:
-            return None
-        return cls(
-            str(found.get("source", "")), text, int(rounds or 0), number_of(found.get("epsilon")), number_of(found.get("lowest")),
-            number_of(found.get("delta"), below=1.0), str(found.get("note", "")),
-        )  # fmt: skip
 
 
 def number_of(value: Any, below: float = math.inf) -> float | None:
@@ -123,6 +114,14 @@ class AppAccuracy:
     def text(self) -> str:
         """A sentence that states what the number is."""
         return f"The app reports an accuracy of {PERCENT * self.value:.1f} % ({self.detail}). fedveil did not check this number."
+
+
+@dataclass(frozen=True)
+class OfApp:
+    """Columns of rows of ``CLAIMED`` and ``REPORTED``."""
+
+    claims: tuple[Claim, ...] = ()
+    reported: AppAccuracy | None = None
 
 
 class ReportedAccuracy:

@@ -28,7 +28,7 @@ from defenses.tensors import Tensors, Update
 from strategies.audit.jobs import Recorder
 from strategies.exchange.guard import GuardedExchange
 from strategies.federated.replies import COUNTED
-from strategies.federated.shown_epsilon import AUDIT, CONFIDENCE, ShownEpsilon
+from strategies.federated.shown_epsilon import CONFIDENCE, ShownEpsilon
 
 GRADIENTS = "gradients"
 """View of the gradient canaries; all others are of a lone canary."""
@@ -191,8 +191,7 @@ class CanaryAudit:
 def record_bounds(recorder: Recorder, task: Task, shown: ShownEpsilon) -> None:
     """Write a row for each of the two bounds."""
     for metric, value in ((EPSILON_SHOWN, shown.plain), (EPSILON_SHOWN_GAUSSIAN, shown.gaussian)):
-        columns = {AUDIT: shown.to_json()}
-        recorder.row(task, metric=metric.name, value=value, worst=value, n=shown.canaries, **columns)
+        recorder.row(task, metric=metric.name, value=value, worst=value, n=shown.canaries, audit=shown.to_json())
 
 
 TENSORS = "tensors"

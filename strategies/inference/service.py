@@ -29,6 +29,7 @@ from clients.wire.records import tensors_of, to_record
 from defenses.pipeline import Pipeline
 from strategies.audit.score_rows import mean_and_interval
 from strategies.exchange.collection import BatchCollection
+from strategies.exchange.columns import Columns
 from strategies.exchange.faults import seconds_of
 from strategies.exchange.guard import FAR, Bound, GuardedExchange, Rows
 
@@ -111,5 +112,7 @@ class Service:
             self.task, metric=QUERY_SECONDS.name, **mean_and_interval([one.seconds for one in self.served.values()])
         )
         for metric, value in numbers.items():
-            version = {"version": self.version} if metric is CLIENT_HALF_BYTES and self.version else {}
-            rows.row(self.task, metric=metric.name, value=float(value), n=queries, **version)
+            columns: Columns = {"n": queries}
+            if metric is CLIENT_HALF_BYTES and self.version:
+                columns["version"] = self.version
+            rows.row(self.task, metric=metric.name, value=float(value), **columns)

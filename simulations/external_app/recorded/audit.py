@@ -59,6 +59,7 @@ from strategies.audit.jobs import AttackJob, Outcome, attack_card, without_score
 from strategies.audit.kinds import Kind, Seen
 from strategies.audit.pool import AttackPool
 from strategies.audit.threat_card import KnownLabels, ThreatCard
+from strategies.exchange.columns import Scored
 from strategies.exchange.exchange import Exchange
 from strategies.federated.audit import UpdateAudit
 from strategies.federated.observations import UPDATE, SeenUpdate
@@ -154,7 +155,7 @@ class RecordedAuditor(Auditor):
         """The threat card of a recording, which does not say whether a defence acted on the replies."""
         card = super().card(task, kind, seen, accuracy, **facts)
         defense = task.plan.pipeline or "none: whether one acted on the replies before they were sent is unknown"
-        statistics = "none" if card.more["batch_norm_statistics"] == "none" else "sent, as recorded"
+        statistics = "none" if card.batch_norm_statistics == "none" else "sent, as recorded"
         # A rate that one reply takes from the settings is no more certain for the others.
         rate = next((one.rate_source for one in self.replies.values() if one.rate_source != OF_ROUND), OF_ROUND)
         # That the server knows the classes is the user's word on this server, and no bound on others.
@@ -196,8 +197,8 @@ class RecordedAuditor(Auditor):
         if not outcome.why_none and all(map(found_nothing, outcome.guesses)):
             why = tuple(sorted({guess.failure for guess in outcome.guesses}))
             card = attack_card(job, outcome.attack).but(attack_failures=why)
-            about = without_score("; ".join(why), len(outcome.guesses)) | outcome.cost
-            self.recorder.row(job.task, attack=repr(outcome.attack), card=card, **about)
+            failed = without_score("; ".join(why), len(outcome.guesses))
+            self.recorder.row(job.task, attack=repr(outcome.attack), card=card, **failed, **outcome.cost)
 
 
 def attack_rounds(prepared: PreparedAudit, plan: AppPlan, results: AppResults, begin: Callable[[str], object]) -> None:
@@ -212,17 +213,19 @@ def attack_rounds(prepared: PreparedAudit, plan: AppPlan, results: AppResults, b
     for server_round, replies in rounds.items():
         batch = max(one.settings.batch_size for one in replies)
         task = replace(plan, batch_size=batch).at(server_round, replies[0].settings.learning_rate)
-        about = _about(prepared, server_round, replies)
-        results.row(task, metric=RECORDED, value=float(len(replies)), n=len(replies), **about)
+        results.row(task, **_recorded(prepared, server_round, replies))
         seen = auditor.turn_to(replies)
         audit.attack(task, UPDATE, shared_tensors(auditor.observed[replies[0].client].model), None, seen)
         results.keep_progress(finished=False)
 
 
-def _about(prepared: PreparedAudit, server_round: int, replies: Sequence[Attackable]) -> dict[str, Any]:
+def _recorded(prepared: PreparedAudit, server_round: int, replies: Sequence[Attackable]) -> Scored:
     """What the section of the report says of a round."""
     replayed, recorded = prepared.replayed, prepared.request.update.is_dir()
     return {
+        "metric": RECORDED,
+        "value": float(len(replies)),
+        "n": len(replies),
         "clients": {str(one.client): str(one.node) for one in replies if recorded},
         "examples": [one.settings.num_examples for one in replies],
         "local_steps": [one.settings.local_steps for one in replies],

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from rich.table import Table
 
@@ -23,6 +24,7 @@ from simulations.report.analysis.run import ReadRun, read_run
 from simulations.report.analysis.verdict import Verdict
 from simulations.report.studies.cell import FOUND, Cell
 from simulations.report.studies.control import LEAST_IMAGES
+from simulations.report.studies.score import Score
 from simulations.report.text import NOTHING, dagger, decibel, percent, percentage, within
 from simulations.run_folder.rows import Row
 from strategies.external_app.claim import Claim
@@ -34,95 +36,68 @@ UNJUDGED = (
 
 
 @dataclass(frozen=True)
-class AttackFinding:
-    """The result of one attack on the updates of a round.
+class Attacked:
+    """An attack on the updates of a round: its cell, which is without scores where it failed, and why; "" where it gave a guess."""
 
-    Attributes:
-        attack: Attack text.
-        round: Of the recording; 1 for the update in a file.
-        identified: Images that it identifies, of ``attacked``; ``recognisable``: that are recognisable in its guesses. None where
-            that was not judged.
-        share: Of identified ones, in [0, 1], with the 95 % interval ``low`` to ``high``.
-        psnr: Mean over its images, in dB; ``best_psnr``: the highest; ``null_psnr``: the mean of the best null baseline, a guess
-            without an attack. None where no image was scored.
-        verdict: As the report of a run says it; "" where no image was scored.
-        labels: Share of the classes that it has right; None where they were not scored.
-        status: Of its score, such as "not-validated"; "" where there is none.
-        failure: Why it gave no guess; "" where it gave one.
-    """
-
-    attack: str
-    round: int
-    identified: int | None = None
-    recognisable: int | None = None
-    attacked: int | None = None
-    share: float | None = None
-    low: float | None = None
-    high: float | None = None
-    psnr: float | None = None
-    best_psnr: float | None = None
-    null_psnr: float | None = None
-    verdict: str = ""
-    labels: float | None = None
-    status: str = ""
+    cell: Cell
+    judged: Verdict
     failure: str = ""
 
     @property
+    def verdict(self) -> str:
+        """As the report of a run says it; "" where no image was scored."""
+        return self.judged.value if self.cell.psnr else ""
+
+    @property
     def decibels(self) -> dict[str, float | None]:
-        """The PSNR by name."""
-        return {"mean": self.psnr, "best": self.best_psnr, "null": self.null_psnr}
+        """PSNR of its images, mean and best, and the mean of the best null baseline."""
+        images, null = self.cell.psnr or Score(None), self.cell.best_null
+        return {"mean": images.mean, "best": images.worst, "null": null[1] if null else None}
 
     @property
     def result(self) -> str:
         """What was found in words, or the failure."""
         if self.failure:
             return "not tried" if untried(self.failure) else "failed"
-        if self.identified is None:
+        cell = self.cell
+        if not cell.identified:
             return NOTHING
-        interval = within(self.low, self.high, percentage)
-        of = f"{self.identified} of {self.attacked}{dagger(self.status)}" + (f" ({interval} %)" if interval else "")
-        return f"{of}\n{self.recognisable} recognisable"
+        interval = within(cell.scores[FOUND].low, cell.scores[FOUND].high, percentage)
+        count = " of ".join(map(str, cell.identified)) + dagger(cell.status if cell.psnr else "")
+        return f"{count}{f' ({interval} %)' if interval else ''}\n{(cell.recognisable or [None])[0]} recognisable"
+
+    def to_json(self) -> dict[str, Any]:
+        """For programs, as `fedveil attack --help` describes it."""
+        cell, share, psnr = self.cell, self.cell.scores.get(FOUND) or Score(None), self.decibels
+        identified, attacked = cell.identified or (None, None)
+        return {
+            "attack": cell.attack, "round": cell.round, "identified": identified, "attacked": attacked,
+            "recognisable": cell.recognisable[0] if cell.recognisable else None,
+            "share": share.mean, "low": share.low, "high": share.high,
+            "psnr": psnr["mean"], "best_psnr": psnr["best"], "null_psnr": psnr["null"], "verdict": self.verdict,
+            "labels": cell.mean(*LABELS.decides), "status": cell.status if cell.psnr else "", "failure": self.failure,
+        }  # fmt: skip
 
 
-def of_rows(read: ReadRun, rows: Iterable[Row]) -> list[AttackFinding]:
-    """The findings of the attacks, in order of rounds."""
-    failed = [row for row in rows if row.is_attack and row.metric == ATTACK.name]
+def of_rows(read: ReadRun, rows: Iterable[Row]) -> list[Attacked]:
+    """The attacks, in order of rounds."""
     failures = {
         (row.round, row.attack): Untried(row.message, row.status) if row.status in UNTRIED else row.message
-        for row in failed
+        for row in rows
+        if row.is_attack and row.metric == ATTACK.name
     }
-    findings = [one for summary in read.summaries for one in summary.findings]
-    found = [
-        _of_cell(cell, failures.get((cell.round, cell.attack), ""), one.verdict_of(cell))
-        for one in findings
-        for cell in one.cells
-    ]
-    return sorted(found, key=lambda one: one.round)
-
-
-def _of_cell(cell: Cell, failure: str, verdict: Verdict) -> AttackFinding:
-    if failure:
-        return AttackFinding(cell.attack, cell.round, failure=failure)
-    images, share = cell.psnr, cell.scores.get(FOUND)
-    identified, attacked = cell.identified or (None, None)
-    return AttackFinding(
-        cell.attack,
-        cell.round,
-        identified,
-        cell.recognisable[0] if cell.recognisable else None,
-        attacked,
-        *((share.mean, share.low, share.high) if share else (None, None, None)),
-        *((images.mean, images.worst) if images else (None, None)),
-        cell.best_null[1] if cell.best_null else None,
-        verdict.value if images else "",
-        cell.mean(*LABELS.decides),
-        cell.status if images else "",
-    )
+    found = []
+    for finding in (one for summary in read.summaries for one in summary.findings):
+        for cell in finding.cells:
+            failure = failures.get((cell.round, cell.attack), "")
+            shown = replace(cell, scores={}, null_scores={}) if failure else cell
+            found.append(Attacked(shown, finding.verdict_of(cell), failure))
+    return sorted(found, key=lambda one: one.cell.round)
 
 
 def _conclude(
     console: Terminal,
-    found: Sequence[AttackFinding],
+    found: Sequence[Attacked],
     out: Path,
     *,
     scored: bool,
@@ -139,33 +114,33 @@ def _conclude(
         if any(one.verdict == Verdict.UNKNOWN for one in made):
             console.say(UNJUDGED)
     elif made:
-        names = "; ".join(dict.fromkeys(one.attack for one in made))
+        names = "; ".join(dict.fromkeys(one.cell.attack for one in made))
         console.say(f"No guess was scored, as no originals were given. The guesses of {names} are in {out / 'guesses'}")
     for one in found:
         if one.failure:
             if untried(one.failure):
-                console.say(f"round {one.round}, {one.attack} {one.failure}")
+                console.say(f"round {one.cell.round}, {one.cell.attack} {one.failure}")
             else:
-                errors.say(f"round {one.round}, {one.attack} failed: {one.failure}")
+                errors.say(f"round {one.cell.round}, {one.cell.attack} failed: {one.failure}")
     console.say(f"report: {page}")
     if as_json:
-        about = {"claims": list(map(asdict, claims)), "attacks": list(map(asdict, found))}
+        about = {"claims": list(map(asdict, claims)), "attacks": [one.to_json() for one in found]}
         print_json({"directory": str(out), "page": str(page), "scored": scored, **about})
     return not made
 
 
-def _table(found: Sequence[AttackFinding]) -> Table:
+def _table(found: Sequence[Attacked]) -> Table:
     """A line for each attack on each round."""
     judged = ["verdict"] if any(one.verdict for one in found) else []
     rows = (
         [
-            str(one.round),
-            one.attack,
+            str(one.cell.round),
+            one.cell.attack,
             *([one.verdict or NOTHING] if judged else []),
             one.result,
             "\n".join(f"{name} {decibel(value)}" for name, value in one.decibels.items() if value is not None)
             or NOTHING,
-            percent(one.labels),
+            percent(one.cell.mean(*LABELS.decides)),
         ]
         for one in found
     )

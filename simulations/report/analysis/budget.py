@@ -39,8 +39,8 @@ def canaries_in(study: Study, defense: str) -> str:
     """
     if not _rows(study, defense):
         return ""
-    shown = shown_epsilon(study, defense)
-    level = shown.level if shown else level_of(neighbours_of(study, defense))
+    audit = shown_epsilon(study, defense)
+    level = audit.level if audit else level_of(neighbours_of(study, defense))
     return CLIENTS if level == CLIENT_LEVEL else EXAMPLES
 
 
@@ -51,54 +51,54 @@ def neighbours_of(study: Study, defense: str) -> str:
 
 def audit_warnings(study: Study, defense: str) -> list[str]:
     """That a claim is refuted, or that a bound of some seeds is above it, and why an audit has no result."""
-    shown = shown_epsilon(study, defense)
+    audit = shown_epsilon(study, defense)
     found = [f"the audit of epsilon failed: {row.message}" for row in _rows(study, defense) if row.status == "failed"]
-    if shown is None or not shown.above:
+    if audit is None or not audit.above:
         return found
-    begins = f"{REFUTED}{_condition(shown)}" if shown.refuted else _uncorrected(shown)
-    return [f"{begins}: claimed {two(shown.claimed)}, shown {_bounds(shown)}, by {_named(shown.refuted_by)}", *found]
+    begins = f"{REFUTED}{_condition(audit)}" if audit.refuted else _uncorrected(audit)
+    return [f"{begins}: claimed {two(audit.claimed)}, shown {_bounds(audit)}, by {_named(audit.refuted_by)}", *found]
 
 
-def audit_text(shown: ShownEpsilon) -> str:
+def audit_text(audit: ShownEpsilon) -> str:
     """Three sentences: the claim; the bounds with their confidence; what these say of the claim."""
-    of = ", ".join(filter(None, (shown.level, shown.neighbours)))
+    of = ", ".join(filter(None, (audit.level, audit.neighbours)))
     of = f" ({of})" if of else ""
-    finite = math.isfinite(shown.claimed)
-    claim = f"epsilon claimed: {two(shown.claimed)} at delta {brief(shown.delta)}{of}."
-    number = f"{shown.canaries} {'canary' if shown.canaries == 1 else 'canaries'}"
-    confidence = f"{shown.confidence * 100:.4g} % confidence"
-    if shown.seeds > 1:
-        confidence += f" in one of {shown.seeds} seeds, {shown.corrected * 100:.4g} % if corrected for all"
-    bounds = f"Shown: {_bounds(shown)} ({confidence}; {number}, {shown.part})."
-    said = (claim if finite else "no finite epsilon is claimed.", bounds, _found(shown) if finite else "", shown.covers)
+    finite = math.isfinite(audit.claimed)
+    claim = f"epsilon claimed: {two(audit.claimed)} at delta {brief(audit.delta)}{of}."
+    number = f"{audit.canaries} {'canary' if audit.canaries == 1 else 'canaries'}"
+    confidence = f"{audit.confidence * 100:.4g} % confidence"
+    if audit.seeds > 1:
+        confidence += f" in one of {audit.seeds} seeds, {audit.corrected * 100:.4g} % if corrected for all"
+    bounds = f"Shown: {_bounds(audit)} ({confidence}; {number}, {audit.part})."
+    said = (claim if finite else "no finite epsilon is claimed.", bounds, _found(audit) if finite else "", audit.covers)
     return " ".join(filter(None, said))
 
 
-def _found(shown: ShownEpsilon) -> str:
+def _found(audit: ShownEpsilon) -> str:
     """That a claim is refuted, or could not have been, or what is between claim and bounds."""
-    if shown.refuted:
-        every = f" by each of {shown.seeds} seeds" if shown.seeds > 1 and shown.seeds_above == shown.seeds else ""
-        return f"The claim is refuted{every}{_condition(shown)}."
-    if shown.uncorrected:
-        return f"{capital(_uncorrected(shown))}."
-    if not shown.could_refute:
-        return f"The canaries could not have refuted the claim: they could show at most {two(shown.largest)}."
-    further = f", {two(shown.gap_gaussian)} if noise is Gaussian" if shown.gaussian_adds else ""
-    return f"Gap: {two(shown.gap)} without an assumption{further}."
+    if audit.refuted:
+        every = f" by each of {audit.seeds} seeds" if audit.seeds > 1 and audit.seeds_above == audit.seeds else ""
+        return f"The claim is refuted{every}{_condition(audit)}."
+    if audit.uncorrected:
+        return f"{capital(_uncorrected(audit))}."
+    if not audit.could_refute:
+        return f"The canaries could not have refuted the claim: they could show at most {two(audit.largest)}."
+    further = f", {two(audit.gap_gaussian)} if noise is Gaussian" if audit.gaussian_adds else ""
+    return f"Gap: {two(audit.gap)} without an assumption{further}."
 
 
-def _bounds(shown: ShownEpsilon) -> str:
+def _bounds(audit: ShownEpsilon) -> str:
     """The bound without an assumption, and the other where it is larger."""
-    more = " and scores are independent" if shown.assumes == INDEPENDENT else ""
-    gaussian = f", at least {two(shown.gaussian)} if noise is Gaussian{more}" if shown.gaussian_adds else ""
-    return f"at least {two(shown.plain)} without an assumption{gaussian}"
+    more = " and scores are independent" if audit.assumes == INDEPENDENT else ""
+    gaussian = f", at least {two(audit.gaussian)} if noise is Gaussian{more}" if audit.gaussian_adds else ""
+    return f"at least {two(audit.plain)} without an assumption{gaussian}"
 
 
-def _uncorrected(shown: ShownEpsilon) -> str:
+def _uncorrected(audit: ShownEpsilon) -> str:
     """That a bound is above the claim, which refutes nothing."""
-    if shown.seeds == 1:
+    if audit.seeds == 1:
         return f"a bound is above the claim, with less than {CONFIDENCE * 100:.4g} % confidence"
-    return f"in {shown.seeds_above} of {shown.seeds} seeds a bound is above the claim; not corrected for {shown.seeds} seeds"
+    return f"in {audit.seeds_above} of {audit.seeds} seeds a bound is above the claim; not corrected for {audit.seeds} seeds"
 
 
 def _named(parts: Sequence[str]) -> str:
@@ -107,9 +107,9 @@ def _named(parts: Sequence[str]) -> str:
     return ", ".join(parts[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def _condition(shown: ShownEpsilon) -> str:
+def _condition(audit: ShownEpsilon) -> str:
     """Under what a refutation holds; "" where the bound without an assumption is above the claim."""
-    return "" if shown.refuted_plainly else " if noise is Gaussian"
+    return "" if audit.refuted_plainly else " if noise is Gaussian"
 
 
 def _rows(study: Study, defense: str) -> Sequence[Row]:
@@ -154,16 +154,16 @@ class Budget:
         spent, with_probes, all_cuts, delta = (
             _largest(study, defense, name) for name in ("epsilon", "epsilon-with-probes", "epsilon-all-cuts", "delta")
         )
-        shown = shown_epsilon(study, defense)
-        if spent is None and shown is None:
+        audit = shown_epsilon(study, defense)
+        if spent is None and audit is None:
             return None
         if with_probes is not None and spent is not None:
             # Probes cost on top: both together have spent no less than training alone.
             with_probes = max(with_probes, spent)
-        named = shown.neighbours if shown and spent is None else neighbours_of(study, defense)
+        named = audit.neighbours if audit and spent is None else neighbours_of(study, defense)
         terms = largest(study, defense, BUDGET, TERMS) | ({} if delta is None else {"delta": delta})
         by = largest(study, defense, EPSILON_BY.name, MEANING)
-        return cls(spent, with_probes, all_cuts, named, terms, by, shown)
+        return cls(spent, with_probes, all_cuts, named, terms, by, audit)
 
     @property
     def level(self) -> str:
@@ -203,14 +203,14 @@ class Budget:
 
     def to_json(self) -> dict[str, Any]:
         """For programs: the bounds hold together with "confidence", of several seeds by a union bound."""
-        shown = self.shown
+        audit = self.shown
         return {
             "spent": self.spent, "with_probes": self.with_probes, "all_cuts": self.all_cuts,
             "level": self.level, "neighbours": self.neighbours, "terms": self.terms,
             "by_accountant": self.by_accountant, "text": self.text,
-            "shown": shown.plain if shown else None, "shown_gaussian": shown.gaussian if shown else None,
-            "gap": shown.gap if shown else None, "gap_gaussian": shown.gap_gaussian if shown else None,
-            "confidence": shown.corrected if shown else None, "audit": self.audit,
+            "shown": audit.plain if audit else None, "shown_gaussian": audit.gaussian if audit else None,
+            "gap": audit.gap if audit else None, "gap_gaussian": audit.gap_gaussian if audit else None,
+            "confidence": audit.corrected if audit else None, "audit": self.audit,
         }  # fmt: skip
 
 

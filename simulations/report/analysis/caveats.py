@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
 
 from attacks.metrics.metric import CELLS, FAMILIES, IMAGES, MEMBERSHIP
 from simulations.report.analysis.message import Message, judge
@@ -23,27 +23,31 @@ from strategies.audit.threat_card import KEPT_STATISTICS, Strength
 UNTESTED = "untested against an adaptive attacker"
 
 
-def is_adaptive(cell: Cell, known: Any) -> bool:
+@dataclass(frozen=True)
+class Known:
+    """What the configuration says of a defence: names of attacks, caveats, and clauses on settings in pixels."""
+
+    adaptive_attacks: tuple[str, ...] = ()
+    caveats: tuple[str, ...] = ()
+    at_size: tuple[str, ...] = ()
+
+
+def is_adaptive(cell: Cell, known: Known) -> bool:
     """Whether the attack was made against its cell's defence, whose configuration is ``known``."""
-    return any(_runs(name, cell) for name in _adaptive_names(known))
+    return any(_runs(name, cell) for name in known.adaptive_attacks)
 
 
-def adapted(cells: Sequence[Cell], known: Any) -> bool:
+def adapted(cells: Sequence[Cell], known: Known) -> bool:
     """Whether an attack that was made against the defence has a score of images or rows among them."""
     return any(is_adaptive(cell, known) and cell.has_result for cell in cells)
 
 
-def _adaptive_names(known: Any) -> list[str]:
-    names = known.get("adaptive_attacks") if isinstance(known, Mapping) else None
-    return [str(name) for name in names] if isinstance(names, list | tuple) else []
-
-
 def _runs(name: str, cell: Cell) -> bool:
     """Whether the attack, or a stage of its chain, is the named one, with settings under which it knows the defence."""
-    return cell.knows_defenses and name in names_of(cell.attack)
+    return cell.card.knows_defenses and name in names_of(cell.attack)
 
 
-def adaptive_caveats(cells: Sequence[Cell], known: Any, *, running: bool = False) -> list[str]:
+def adaptive_caveats(cells: Sequence[Cell], known: Known, *, running: bool = False) -> list[str]:
     """Caveats on the adaptive attacks on one defence: those that did not run, and data that none attacked.
 
     Args:
@@ -52,7 +56,7 @@ def adaptive_caveats(cells: Sequence[Cell], known: Any, *, running: bool = False
         running: The run goes on, so that a missing attack waits.
     """
     able = [cell for cell in cells if cell.has_result]
-    by_name = {name: [cell for cell in able if _runs(name, cell)] for name in _adaptive_names(known)}
+    by_name = {name: [cell for cell in able if _runs(name, cell)] for name in known.adaptive_attacks}
     if not by_name:
         return [UNTESTED]
     # Where an attack ran with settings that keep it from knowing the defence, the one that knows it is missing.
@@ -73,7 +77,7 @@ def adaptive_caveats(cells: Sequence[Cell], known: Any, *, running: bool = False
     return caveats
 
 
-def untested(cells: Sequence[Cell], others: Sequence[Cell], known: Any) -> list[str]:
+def untested(cells: Sequence[Cell], others: Sequence[Cell], known: Known) -> list[str]:
     """Caveat that adaptive attacks on images ran on a defence's ``others`` alone, not on the messages that ``cells`` are of."""
     alone = adapted(others, known) and not adapted(cells, known)
     return ["no adaptive attack on images ran on these messages"] if alone else []
@@ -121,7 +125,7 @@ INITIAL_AVERAGES = (
 def message_caveats(
     one: Message,
     judged: Sequence[Message],
-    known: Any,
+    known: Known,
     without: Mapping[str, Study],
     plain: Cell | None,
     rows: Sequence[Row],
@@ -144,16 +148,16 @@ def message_caveats(
     yield from _hangs_on(one, without)
 
 
-def defense_caveats(defense: str, cells: Sequence[Cell], known: Mapping[str, Any], *, running: bool) -> Iterator[str]:
+def defense_caveats(defense: str, cells: Sequence[Cell], known: Known, *, running: bool) -> Iterator[str]:
     """Caveats whatever was attacked: the adaptive attacks that a defence lacks, and what its configuration says."""
     if defense:
         yield from adaptive_caveats(cells, known, running=running)
-    yield from map(str, known.get("caveats") or ())
+    yield from known.caveats
 
 
 def membership_caveats(cell: Cell | None) -> Iterator[str]:
     """Why a test of membership that found no members may say little."""
-    kept = cell is not None and cell.card.more.get("batch_norm_statistics") == KEPT_STATISTICS
+    kept = cell is not None and cell.card.batch_norm_statistics == KEPT_STATISTICS
     if cell and kept and MEMBERSHIP.decides not in cell.leaking:
         yield INITIAL_AVERAGES
 
@@ -176,8 +180,7 @@ def _doubts(one: Message) -> Iterator[str]:
         yield f"too few images for a verdict: {looked.attacked} were attacked, and {LEAST_IMAGES} are needed"
     if cell.status == PARTLY_FAILED:
         yield "partly failed: some seeds have no score, and the mean leaves them out"
-    further = cell.card.more.get("caveats")
-    yield from map(str, further if isinstance(further, list) else ())
+    yield from cell.card.caveats
 
 
 def _hangs_on(one: Message, without: Mapping[str, Study]) -> Iterator[str]:

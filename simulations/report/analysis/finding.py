@@ -13,8 +13,8 @@ from attacks.metrics.metric import ATTRIBUTES, LABELS, MEMBERSHIP
 from clients.wire.schema import readable
 from simulations.report.analysis.accuracy import Accuracy, untaught
 from simulations.report.analysis.budget import NO_COST, Budget, audit_warnings
-from simulations.report.analysis.caveats import adapted, defense_caveats, membership_caveats, message_caveats
-from simulations.report.analysis.message import Message, judge
+from simulations.report.analysis.caveats import Known, adapted, defense_caveats, membership_caveats, message_caveats
+from simulations.report.analysis.message import Message, Place, judge
 from simulations.report.analysis.paired import differences
 from simulations.report.analysis.verdict import Verdict
 from simulations.report.analysis.windows import WindowCounts, window_counts
@@ -26,7 +26,7 @@ from simulations.report.studies.score import Scored
 from simulations.report.studies.study import Study
 from simulations.run_folder.rows import Row
 from strategies.audit.threat_card import KnownLabels
-from strategies.external_app.claim import CLAIMED, REPORTED, AppAccuracy, Claim
+from strategies.external_app.claim import CLAIMED, REPORTED, AppAccuracy, Claim, OfApp
 
 _KNOWN_LABELS = (KnownLabels.KNOWN, KnownLabels.SOME)
 
@@ -39,14 +39,14 @@ class Finding:
         study: Rows and cells.
         defense: Pipeline text; "" without a defence.
         messages: What attacks found in each kind and size of message, real ones first.
-        known: The defence's entry in the configuration: {"adaptive_attacks": [...], "caveats": [...], "at_size": [...]}.
+        known: What the configuration says of the defence.
         running: The run goes on: attacks wait, and the model has not been tested as it will be.
     """
 
     study: Study
     defense: str
     messages: tuple[Message, ...] = ()
-    known: Mapping[str, Any] = field(default_factory=dict)
+    known: Known = field(default_factory=Known)
     running: bool = False
 
     @cached_property
@@ -67,11 +67,11 @@ class Finding:
         if cell is None or any(one.cell == cell for one in self.messages):
             return self.messages
         of = judge([cell])
-        return (*self.messages, *(replace(self.message(one.title) or one, cells=one.cells) for one in of))
+        return (*self.messages, *(replace(self.message(one.place) or one, cells=one.cells) for one in of))
 
-    def message(self, title: str) -> Message | None:
-        """What was found in the messages of a title."""
-        return next((one for one in self.messages if one.title == title), None)
+    def message(self, place: Place) -> Message | None:
+        """What was found in the messages of a kind and size."""
+        return next((one for one in self.messages if one.place == place), None)
 
     def verdict_of(self, cell: Cell) -> Verdict:
         """The verdict on one attack, among all on messages of its kind and size; unknown where it attacks none."""
@@ -120,20 +120,13 @@ class Finding:
     @property
     def claims(self) -> tuple[Claim, ...]:
         """What an external app says about its differential privacy, each claim once; ``budget`` is never taken from it."""
-        columns = (row.extra.get("claims") for row in self._rows(CLAIMED))
-        found = (Claim.from_json(one) for column in columns if isinstance(column, list) for one in column)
-        return tuple(dict.fromkeys(one for one in found if one is not None))
-
-    @property
-    def numbered_claims(self) -> tuple[Claim, ...]:
-        """The claims that state an epsilon."""
-        return tuple(claim for claim in self.claims if claim.number)
+        return tuple(dict.fromkeys(claim for row in self._rows(CLAIMED) for claim in row.read(OfApp).claims))
 
     @property
     def reported(self) -> AppAccuracy | None:
         """The accuracy that an external app reports; ``accuracy`` is never taken from it. None of several seeds."""
         rows = self._rows(REPORTED)
-        return readable(AppAccuracy, rows[0].extra.get("reported")) if len(rows) == 1 else None
+        return rows[0].read(OfApp).reported if len(rows) == 1 else None
 
     @property
     def seconds(self) -> Range:
@@ -151,12 +144,6 @@ class Finding:
         failed = sum(row.status == "failed" for row in self._rows("client"))
         counted = (row.value or 0.0 for row in self._rows("clients-failed"))
         return max(failed, int(sum(filter(math.isfinite, counted))))
-
-    @property
-    def at_size(self) -> tuple[str, ...]:
-        """What settings in pixels mean on images of the run's size, a clause each."""
-        found = self.known.get("at_size")
-        return tuple(map(str, found)) if isinstance(found, list) else ()
 
     @cached_property
     def windows(self) -> WindowCounts | None:
@@ -194,7 +181,7 @@ class Finding:
     @property
     def of_images(self) -> tuple[str, ...]:
         """What settings in pixels, and VisualMixer's windows, mean on the run's images, a clause each."""
-        return (*self.at_size, *(self.windows.clauses if self.windows else ()))
+        return (*self.known.at_size, *(self.windows.clauses if self.windows else ()))
 
     def to_json(self) -> dict[str, Any]:
         """For programs; numbers may be infinite."""
@@ -232,33 +219,34 @@ def _strength(cell: Cell, metric: Scored) -> tuple[bool, bool, bool, float]:
     height = score.mean or 0.0
     if metric == LABELS.decides:
         height -= cell.null(metric) or 0.0
-    return leaks, not score.all_failed, leaks or score.status == "ok", height
+    return leaks, not 0 < score.n <= score.failures, leaks or score.status == "ok", height
 
 
 def findings_of(study: Study, defenses: Mapping[str, Any], *, running: bool = False) -> list[Finding]:
     """One finding per pipeline, in order; ``defenses`` holds the entries of the configuration, by pipeline text."""
     without = left_out(study)
     judged = {defense: judge(study.cells_of(defense)) for defense in study.pipelines}
-    plain = {one.title: one for one in judged.get("", ()) if one.cell}
-    compared = {title: (one.cell, one.of) for title, one in plain.items() if one.cell and one.of in (SEEN, FOUND)}
+    plain = {one.place: one for one in judged.get("", ()) if one.cell}
+    compared = {place: (one.cell, one.of) for place, one in plain.items() if one.cell and one.of in (SEEN, FOUND)}
     # The strongest attack first: it is the one that is compared where another has as many images.
     attacks = {
-        defense: {one.title: [cell for cell in (one.cell, *one.cells) if cell] for one in of}
+        defense: {one.place: [cell for cell in (one.cell, *one.cells) if cell] for one in of}
         for defense, of in judged.items()
     }
     changed = differences(attacks, compared)
     found = []
     for defense, of in judged.items():
-        beside = {title: one.cell for title, one in plain.items()}
-        known, rows = defenses.get(defense), [row for row in study.rows if row.defense == defense]
+        beside = {place: one.cell for place, one in plain.items()}
+        known = readable(Known, defenses.get(defense)) or Known()
+        rows = [row for row in study.rows if row.defense == defense]
         messages = (
             replace(
                 one,
-                difference=changed.get((defense, one.title)),
+                difference=changed.get((defense, one.place)),
                 adaptive=adapted(one.cells, known),
-                warnings=tuple(message_caveats(one, of, known, without, beside.get(one.title), rows)),
+                warnings=tuple(message_caveats(one, of, known, without, beside.get(one.place), rows)),
             )
             for one in of
         )
-        found.append(Finding(study, defense, tuple(messages), known if isinstance(known, Mapping) else {}, running))
+        found.append(Finding(study, defense, tuple(messages), known, running))
     return found

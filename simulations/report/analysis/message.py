@@ -24,6 +24,10 @@ COUNTED = {SEEN: "recognisable", FOUND: "identified", CELLS.decides: "of cells",
 """Score behind a verdict -> what it is a share of."""
 
 
+Place = tuple[str, MessageSize | None]
+"""A kind and size of message."""
+
+
 @dataclass(frozen=True)
 class Message:
     """A defence's messages of one kind and size: the verdict on them, and what a reader must know beside it.
@@ -58,6 +62,11 @@ class Message:
     def size(self) -> str:
         """The rung in words, as "1 image" or "4 steps on 16 images"; "" where it is not known."""
         return str(self.rung or "")
+
+    @property
+    def place(self) -> Place:
+        """Kind and size, by which the same messages are found under another defence."""
+        return self.message, self.rung
 
     @property
     def title(self) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from simulations.report.studies.cell import SEEN, Cell
 from simulations.report.studies.intervals import LEAST_MESSAGES, LEVEL, Count, paired, unpaired
 from simulations.report.studies.messages import by_message
-from simulations.report.studies.rows import grouped
+from simulations.report.studies.rows import Key, grouped
 from simulations.report.studies.score import Scored
 from simulations.report.studies.stages import names_of
 from simulations.report.text import count, percentage
@@ -68,25 +68,25 @@ class PairedDifference:
 
 
 def differences(
-    attacks: Mapping[str, Mapping[str, Sequence[Cell]]], plain: Mapping[str, tuple[Cell, Scored]]
-) -> dict[tuple[str, str], PairedDifference]:
-    """(defence, ``Message.title``) -> its difference to no defence, for messages in which the attacks of either find an image.
+    attacks: Mapping[str, Mapping[Key, Sequence[Cell]]], plain: Mapping[Key, tuple[Cell, Scored]]
+) -> dict[tuple[str, Key], PairedDifference]:
+    """(defence, ``Message.place``) -> its difference to no defence, for messages in which the attacks of either find an image.
 
     Corrected for the number of defences that face the same kind and size of message. The side of a defence is of the attack that
     has the highest compared score.
 
     Args:
-        attacks: Defence -> ``Message.title`` -> the attacks there.
-        plain: ``Message.title`` -> the strongest attack without a defence, and the score behind its verdict, which is compared.
+        attacks: Defence -> ``Message.place`` -> the attacks there.
+        plain: ``Message.place`` -> the strongest attack without a defence, and the score behind its verdict, which is compared.
     """
-    found: dict[tuple[str, str], PairedDifference] = {}
-    for title, (without, of) in plain.items():
+    found: dict[tuple[str, Key], PairedDifference] = {}
+    for place, (without, of) in plain.items():
         raw = {
             defense: difference
             for defense, tried in attacks.items()
-            if defense and (difference := _difference(tried.get(title, ()), without, of))
+            if defense and (difference := _difference(tried.get(place, ()), without, of))
         }
-        found |= {(defense, title): one for defense, one in holm(raw).items()}
+        found |= {(defense, place): one for defense, one in holm(raw).items()}
     return found
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from attacks.metrics.metric import MEMBERSHIP
 from simulations.report.analysis.finding import Finding
-from simulations.report.analysis.message import Message
+from simulations.report.analysis.message import Message, Place
 from simulations.report.analysis.paired import FEWER
 from simulations.report.analysis.verdict import LEAKS, Verdict
 from simulations.report.studies.plain import OWN_CLIENTS, Plain
@@ -49,12 +49,12 @@ def sentence(finding: Finding) -> str:
 def in_plain_words(findings: Sequence[Finding], plain: Plain = OWN_CLIENTS) -> list[str]:
     """What attacks found, a sentence for each kind and size of message: real ones first, then the smallest request."""
     every = ((one, finding) for finding in findings for one in finding.messages)
-    titles = grouped(every, lambda pair: (pair[0].real, pair[0].message, pair[0].title))
-    if not titles:
+    messages = grouped(every, lambda pair: pair[0].place)
+    if not messages:
         return list(dict.fromkeys(map(sentence, findings)))
     names = short_names([finding.defense for finding in findings if finding.defense]) | {"": plain.without}
-    asked = [of for (real, _, _), of in titles.items() if not real]
-    shown = [of for (real, _, _), of in titles.items() if real] + asked[:1]
+    asked = [of for of in messages.values() if not of[0][0].real]
+    shown = [of for of in messages.values() if of[0][0].real] + asked[:1]
     told = [_told(of, names) for of in shown]
     named = [f"{'under ' if one.defense else ''}{names[one.defense]}" for one in findings if _infers_members(one)]
     return [*told, *([f"Attacks also infer which images were in training {listed(named)}."] if named else [])]
@@ -98,7 +98,7 @@ def recommendation(findings: Sequence[Finding]) -> str:
         return ""
     if not plain.messages:
         return f"{NO_CHOICE}: no attack on images has a score without one."
-    leaking = [one.title for one in plain.messages if one.verdict in LEAKS]
+    leaking = [one.place for one in plain.messages if one.verdict in LEAKS]
     if not leaking:
         nothing = all(one.verdict is Verdict.NOTHING for one in plain.messages)
         return f"{NO_CHOICE}: {'attacks find no images' if nothing else 'it is unknown what attacks find'} without one, either."
@@ -135,14 +135,14 @@ def _infers_members(finding: Finding) -> bool:
     return any(cell.tells_members for cell in finding.cells)
 
 
-def _lacks(finding: Finding, leaking: Iterable[str]) -> str:
+def _lacks(finding: Finding, leaking: Iterable[Place]) -> str:
     """What a defence lacks for a recommendation, behind which its name stands; "" where it lacks nothing."""
     verdicts = {one.verdict for one in finding.messages}
     if verdicts.intersection(LEAKS):
         return "attacks still find images"
     if not verdicts or Verdict.UNKNOWN in verdicts:
         return "it is unknown what attacks find"
-    found = [finding.message(title) for title in leaking]
+    found = [finding.message(place) for place in leaking]
     if not all(one and one.difference and one.difference.word == FEWER for one in found):
         return "too few images or messages were attacked to tell the difference to no defence"
     change = finding.accuracy.change

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from clients.wire.rungs import Rung
 from simulations.report.studies.messages import MessageSize
-from simulations.report.studies.rows import number_in, read_lines
+from simulations.report.studies.rows import read_lines
 from simulations.report.text import count
+from simulations.run_folder.rows import number_of
 from strategies.audit.threat_card import MOST_WHOLE
-
-_RUNG = re.compile(r"(\d{1,7})(?:x(\d{1,7}))?")
 
 
 @dataclass(frozen=True)
@@ -92,8 +91,11 @@ def _picture(data: Mapping[str, Any]) -> Picture:
     at, rounds = data.get("round"), data.get("rounds_observed")
     texts = ("defense", "attack", "kind", "file", "observation", "rung", "caption")
     known: dict[str, Any] = {key: str(data.get(key) or "") for key in texts}
-    known |= {key: number_in(data.get(key)) for key in ("psnr", "structure")}
-    names = {**data, "target": f"{data.get('target', '')}{_size(data.get('rung'))}"}
+    known |= {key: number_of(data.get(key)) for key in ("psnr", "structure")}
+    rung = Rung.read(known["rung"])
+    # What entered a probe behind the first size, as a caption says it.
+    size = f" ({MessageSize(rung.size, rung.steps)})" if rung else ""
+    names = {**data, "target": f"{data.get('target', '')}{size}"}
     return Picture(
         **known,
         round=at if isinstance(at, int) and abs(at) <= MOST_WHOLE else 0,
@@ -103,10 +105,3 @@ def _picture(data: Mapping[str, Any]) -> Picture:
         final=data.get("final") is True,
         rounds=rounds if isinstance(rounds, int) else 0,
     )
-
-
-def _size(rung: object) -> str:
-    """What entered a probe behind the first size, as a caption says it: "1x4" -> " (4 steps on 4 images)"."""
-    found = _RUNG.fullmatch(str(rung or ""))
-    steps = int(found[2] or 1) if found else 1
-    return f" ({MessageSize(int(found[1]) * steps, steps)})" if found else ""

@@ -18,9 +18,9 @@ from simulations.report.drawing.picture_index import read_index
 from simulations.report.drawing.pictures import Embedder, grids
 from simulations.report.page.templates import render
 from simulations.report.page.view import View, own_pictures
-from simulations.report.repeat import command_of
 from simulations.report.studies.plain import plain_words_of
 from simulations.run_folder.rows import Row, number_of
+from simulations.run_folder.run_config import command_of
 
 GLOSSARY = {
     **{text.capital(word): f"{text.capital(MEANING[word])}." for word in Verdict},

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 from markupsafe import Markup
@@ -16,7 +16,7 @@ from attacks.metrics.names import Role
 from attacks.metrics.registry import known_metric, metric_label
 from simulations.report.analysis.failures import failures
 from simulations.report.analysis.finding import Finding
-from simulations.report.analysis.message import Message
+from simulations.report.analysis.message import Message, Place
 from simulations.report.columns import (
     COUNT,
     DEFENCE,
@@ -34,6 +34,7 @@ from simulations.report.columns import (
     attack,
     card,
     change,
+    number,
     over_interval,
     pill,
     recognised,
@@ -43,7 +44,7 @@ from simulations.report.columns import (
 from simulations.report.drawing.pictures import LONG
 from simulations.report.section import sections
 from simulations.report.studies.cell import Cell
-from simulations.report.studies.control import Control, images_behind
+from simulations.report.studies.control import CLASS_METRICS, Control, images_behind
 from simulations.report.studies.intervals import Range
 from simulations.report.studies.messages import MessageSize
 from simulations.report.studies.plain import Plain
@@ -72,9 +73,9 @@ from simulations.run_folder.rows import Row
 
 FEW = 2
 """Rows of the positive control up to which it is not folded."""
-ROUND = Column("#Round", lambda cell: round_mark(cell.round, cell.final))
-AREA = scored("#AUC", MEMBERSHIP.decides, two, two)
-RATE = scored("#TPR at 1\N{NO-BREAK SPACE}% FPR", MEMBERSHIP_TPR.of(), percent, percentage)
+ROUND = number("Round", lambda cell: round_mark(cell.round, cell.final))
+AREA = scored("AUC", MEMBERSHIP.decides, two, two)
+RATE = scored("TPR at 1\N{NO-BREAK SPACE}% FPR", MEMBERSHIP_TPR.of(), percent, percentage)
 
 
 def _time(cell: Cell) -> Shown:
@@ -82,7 +83,7 @@ def _time(cell: Cell) -> Shown:
     return Shown(seconds(spent), (f"{iterations} iterations" if iterations else "",), spent)
 
 
-TIME = Column("#Time", _time)
+TIME = number("Time", _time)
 
 
 def glance(findings: Sequence[Finding], messages: Sequence[Message], attacks: Sequence[str]) -> Table:
@@ -95,8 +96,8 @@ def glance(findings: Sequence[Finding], messages: Sequence[Message], attacks: Se
         by = Markup("by {}").format(breakable(names[message.attack])) if message.attack else ""
         return Shown(pill(message.verdict), (counted, by, message.difference.said if message.difference else ""))
 
-    spent = Column("#ε", _epsilon, "folds", optional=True)
-    shown = (DEFENCE, *_by_message(messages, found), Column("#Accuracy", _accuracy), spent)
+    spent = number("ε", _epsilon, "folds", optional=True)
+    shown = (DEFENCE, *_by_message(messages, found), number("Accuracy", _accuracy), spent)
     return Table("At a glance", shown, findings, look="plain stacked")
 
 
@@ -107,11 +108,11 @@ def ladder(findings: Sequence[Finding], messages: Sequence[Message]) -> Table:
 
 
 def _by_message(messages: Sequence[Message], show: Callable[[Message], Shown]) -> Iterator[Column]:
-    def read(title: str, of: Finding) -> Shown:
-        message = of.message(title)
+    def read(place: Place, of: Finding) -> Shown:
+        message = of.message(place)
         return show(message) if message else Shown(NOTHING)
 
-    return (Column(one.message or "Messages", partial(read, one.title), below=one.size) for one in messages)
+    return (Column(one.message or "Messages", partial(read, one.place), below=one.size) for one in messages)
 
 
 def _accuracy(of: Finding) -> Shown:
@@ -124,7 +125,7 @@ def _accuracy(of: Finding) -> Shown:
 
 
 def _epsilon(of: Finding) -> Shown:
-    claims, lines = of.numbered_claims, of.budget.lines if of.budget else ()
+    claims, lines = [one for one in of.claims if one.number], of.budget.lines if of.budget else ()
     if not claims:
         return Shown(two(of.epsilon) if of.budget else NOTHING, lines)
     first, *others = claims
@@ -146,15 +147,15 @@ def cost(findings: Sequence[Finding]) -> Table:
 
     shown = (
         Column("Defence", defence, "defence"),
-        Column("|#clean, %", lambda of: over_interval(of.accuracy.clean, percentage)),
-        Column("#protected, %", lambda of: over_interval(of.accuracy.protected, percentage), optional=True),
-        Column("#change", change),
-        Column("|#ε", epsilon, optional=True),
-        Column("|#labels inferred", _labels, optional=True),
-        Column("|#member AUC", lambda of: AREA.of(of.membership) if of.membership else NOTHING, optional=True),
-        Column("#TPR at 1\N{NO-BREAK SPACE}% FPR", _members_named, optional=True),
-        Column("|#time", lambda of: _relative(of.seconds, seconds), optional=True),
-        Column("#bytes", lambda of: _relative(of.bytes, size), optional=True),
+        number("clean, %", lambda of: over_interval(of.accuracy.clean, percentage)).opening,
+        number("protected, %", lambda of: over_interval(of.accuracy.protected, percentage), optional=True),
+        number("change", change),
+        number("ε", epsilon, optional=True).opening,
+        number("labels inferred", _labels, optional=True).opening,
+        number("member AUC", lambda of: AREA.of(of.membership) if of.membership else NOTHING, optional=True).opening,
+        number("TPR at 1\N{NO-BREAK SPACE}% FPR", _members_named, optional=True),
+        number("time", lambda of: _relative(of.seconds, seconds), optional=True).opening,
+        number("bytes", lambda of: _relative(of.bytes, size), optional=True),
     )
     return Table("Cost and budget", shown, findings, look="fitted")
 
@@ -188,10 +189,10 @@ def every_attack(cells: Sequence[Cell], cards: Cards) -> Table:
     shown = (
         *(DEFENCE, attack(lambda cell: (cell.observation,)), ROUND, STATUS),
         IDENTIFIED.opening,
-        Column("#recognisable", lambda cell: " of ".join(map(str, cell.recognisable or ())) or NOTHING),
+        number("recognisable", lambda cell: " of ".join(map(str, cell.recognisable or ())) or NOTHING),
         *(OF_PSNR.opening, OVER_NULL, OF_SSIM),
-        Column("#recognised", recognised, optional=True),
-        scored("#labels", LABELS.decides, percent, optional=True),
+        number("recognised", recognised, optional=True),
+        scored("labels", LABELS.decides, percent, optional=True),
         *(TIME.opening, COUNT, FAILURES, card(cards)),
     )
     return Table("All attacks", shown, cells, how="folded", look="tall dense", summary=count(len(cells), "attack"))
@@ -206,7 +207,7 @@ def members(cells: Sequence[Cell], cards: Cards) -> tuple[Table, Table]:
 
     shown = (
         *(DEFENCE, attack(lambda _: ()), ROUND, STATUS, AREA, RATE),
-        *(Column("#Records", records), FAILURES, TIME, card(cards)),
+        *(number("Records", records), FAILURES, TIME, card(cards)),
     )
     chance = [cell for cell in cells if not cell.tells_members]
     doubted = sum(bool(dagger(cell.status)) for cell in chance)
@@ -220,9 +221,9 @@ def representatives(cells: Sequence[Cell], cards: Cards) -> Table:
     """What attacks drew of the classes."""
     shown = (
         *(DEFENCE, attack(lambda _: ()), ROUND, STATUS),
-        Column("#Recognised", recognised),
-        scored("#Class-mean PSNR, dB", CLASS_MEAN_PSNR.of(), decibel),
-        scored("#Class-mean SSIM", CLASS_MEAN_SSIM.of(), two),
+        number("Recognised", recognised),
+        scored("Class-mean PSNR, dB", CLASS_MEAN_PSNR.of(), decibel),
+        scored("Class-mean SSIM", CLASS_MEAN_SSIM.of(), two),
         FAILURES,
         card(cards),
     )
@@ -244,9 +245,9 @@ def control(study: Study, words: Plain) -> Table:
     shown = (
         Column(f"Attack on the {words.run}", lambda row: row[0][0], "attack"),
         Column("Score", lambda row: metric_label(row[0][1])),
-        Column("#Round", lambda row: row[0][2]),
+        number("Round", lambda row: row[0][2]),
         Column("Message", lambda row: row[0][3] or NOTHING),
-        Column("#Reached", lambda row: _checked(row[1]), "folds"),
+        number("Reached", lambda row: _checked(row[1]), "folds"),
         Column(
             "Why it failed", lambda row: "; ".join(dict.fromkeys(one.reason for one in row[1] if one.reason)), "text"
         ),
@@ -278,8 +279,8 @@ def failed(study: Study) -> Table:
         DEFENCE,
         Column("What failed", lambda one: one.what or "training", "attack"),
         Column("Rounds", lambda one: ", ".join(dict.fromkeys(one.rounds))),
-        Column("#Seed", lambda one: one.seed),
-        Column("#Trials", lambda one: one.trials or NOTHING),
+        number("Seed", lambda one: one.seed),
+        number("Trials", lambda one: one.trials or NOTHING),
         Column("Numbers concerned", lambda one: ", ".join(one.metrics)),
         Column("Message", lambda one: one.message or "no message", "text"),
     )
@@ -299,13 +300,13 @@ def other_numbers(study: Study) -> Table:
     shown = (
         Column("Defence", lambda row: row[0], "defence"),
         Column("Attack", lambda row: row[1] or NOTHING, "attack"),
-        Column("#Round", lambda row: row[2]),
+        number("Round", lambda row: row[2]),
         Column("Metric", lambda row: metric_label(row[3]) + (f" ({row[4]})" if row[4] else "")),
         Column("Status", lambda row: row[5].status, "status"),
-        Column("#Value", lambda row: over_interval(row[5], plain)),
-        Column("#Worst", lambda row: plain(row[5].worst)),
-        Column("#n", lambda row: row[5].n),
-        Column("#Failures", lambda row: row[5].failures),
+        number("Value", lambda row: over_interval(row[5], plain)),
+        number("Worst", lambda row: plain(row[5].worst)),
+        number("n", lambda row: row[5].n),
+        number("Failures", lambda row: row[5].failures),
     )
     return Table("Other numbers", shown, rows, how="folded", look="tall", summary=f"Other numbers ({len(rows)})")
 
@@ -320,12 +321,28 @@ def _has_place(row: Row, of_sections: Collection[str]) -> bool:
     return metric.of_training == of_training or metric is COLUMN
 
 
-def tables(study: Study, findings: Sequence[Finding], words: Plain, cards: Cards) -> Mapping[str, Table]:
-    """The tables below the first screen that have a row, by name."""
-    testing = [cell for cell in study.cells if cell.mean(*MEMBERSHIP.decides) is not None]
-    drawing = [cell for cell in study.cells if cell.draws_classes]
-    tried = [cell for cell in study.cells if cell.leading.mean is not None or cell.status != "ok"]
-    others = [cell for cell in tried if cell not in testing and cell not in drawing]
-    found = [cost(findings), *members(testing, cards), representatives(drawing, cards), control(study, words)]
-    found += [failed(study), every_attack(others, cards), other_numbers(study), cards.table("Threat cards")]
-    return {table.title: table for table in found if table.rows}
+@dataclass(frozen=True)
+class Tables:
+    """The tables below the first screen; a page leaves out those without rows."""
+
+    cost: Table
+    membership: Table
+    no_membership: Table
+    representatives: Table
+    control: Table
+    failures: Table
+    attacks: Table
+    others: Table
+    cards: Table
+
+    @classmethod
+    def of(cls, study: Study, findings: Sequence[Finding], words: Plain, cards: Cards) -> Tables:
+        """Those of a study."""
+        testing = [cell for cell in study.cells if cell.mean(*MEMBERSHIP.decides) is not None]
+        drawing = [cell for cell in study.cells if any((name, "") in cell.scores for name in CLASS_METRICS)]
+        tried = [cell for cell in study.cells if cell.leading.mean is not None or cell.status != "ok"]
+        others = [cell for cell in tried if cell not in testing and cell not in drawing]
+        return cls(
+            cost(findings), *members(testing, cards), representatives(drawing, cards), control(study, words), failed(study),
+            every_attack(others, cards), other_numbers(study), cards.table("Threat cards"),
+        )  # fmt: skip

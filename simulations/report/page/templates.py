@@ -19,9 +19,10 @@ from markupsafe import Markup
 from attacks.metrics.registry import metric_label
 from simulations.report import text
 from simulations.report.analysis.verdict import rule
-from simulations.report.drawing.looks import MARKERS, Look
+from simulations.report.drawing.looks import MARKERS
 from simulations.report.studies.control import LEAST_IMAGES
 
+SWATCH = Markup('<span class="swatch" style="color:{}" data-mark="{}"></span>')
 TEMPLATES = Path(__file__).parents[1] / "templates"
 
 
@@ -49,15 +50,11 @@ def _environment() -> jinja2.Environment:
     )  # fmt: skip
     named: dict[str, Any] = {metric_label.__name__: metric_label}
     named |= {name: value for name, value in vars(text).items() if isfunction(value) and not name.startswith("_")}
-    found.filters.update(named | {"swatch": _swatch, "outline": lambda look: MARKERS[look.shape][0]})
+    found.filters.update(named, outline=lambda look: MARKERS[look.shape][0])
+    found.filters["swatch"] = lambda look: SWATCH.format(look.color, MARKERS[look.shape][1])
     script = read("script.js")
     # The page's policy lets this text run, by its hash, and nothing else.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     found.globals.update(named, least_images=LEAST_IMAGES, nothing=text.NOTHING, rule=rule())
     found.globals.update(script_hash=f"sha256-{digest}", script=Markup(script), css=Markup(read("style.css")))
     return found
-
-
-def _swatch(look: Look) -> Markup:
-    shown = '<span class="swatch" style="color:{}" data-mark="{}"></span>'
-    return Markup(shown).format(look.color, MARKERS[look.shape][1])

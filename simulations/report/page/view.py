@@ -18,7 +18,7 @@ from simulations.report.drawing.chart import Chart
 from simulations.report.drawing.looks import Faces
 from simulations.report.drawing.picture_index import Picture
 from simulations.report.drawing.pictures import Embedder, Grid, Strip, best_guess, captioned, drawn, grids
-from simulations.report.page.tables import glance, ladder, tables
+from simulations.report.page.tables import Tables, glance, ladder
 from simulations.report.section import Content, Section, sections
 from simulations.report.studies.cell import SEEN
 from simulations.report.studies.rows import grouped
@@ -42,7 +42,7 @@ class View(Summary):
         grids: Reconstructions, the best of each defence; ``own_grids``: name of a section -> grids that it shows itself.
         own_pictures: Name of a section -> defence -> strips; ``drawn``: defence -> class representatives.
         plane: Privacy against accuracy; ``curves``: (caption, chart) over the rounds.
-        tables: The tables below the first screen, by name.
+        tables: The tables below the first screen.
         not_run: (reason, attacks, names of defences) of attacks that did not apply or were not needed.
     """
 
@@ -55,7 +55,7 @@ class View(Summary):
     plane: Chart | None
     curves: Sequence[tuple[str, Chart]]
     cards: Cards
-    tables: Mapping[str, Table]
+    tables: Tables
     not_run: Sequence[tuple[str, Sequence[str], Sequence[str]]]
 
     @classmethod
@@ -84,14 +84,14 @@ class View(Summary):
             plane=plots.plane(findings, faces),
             curves=plots.over_rounds(study, faces),
             cards=numbered,
-            tables=tables(study, findings, summary.plain, numbered),
+            tables=Tables.of(study, findings, summary.plain, numbered),
             not_run=[(why, attacks, [names[one] for one in of]) for why, attacks, of in not_run(study.all_rows)],
         )
 
     @property
     def ladder(self) -> Sequence[Message]:
         """Each kind and size of message once: real ones first, each from the smallest to the largest."""
-        found = {one.title: one for finding in self.findings for one in finding.messages}
+        found = {one.place: one for finding in self.findings for one in finding.messages}
         return sorted(found.values(), key=lambda one: one.order)
 
     @property
@@ -113,7 +113,7 @@ class View(Summary):
     @property
     def fewer(self) -> str:
         """Why some counts are of fewer images than others; "" where all are of as many."""
-        every = ((one.title, one.score.attacked) for of in self.findings for one in of.messages if one.score)
+        every = ((one.place, one.score.attacked) for of in self.findings for one in of.messages if one.score)
         attacked = grouped(every, lambda pair: pair[0]).values()
         fewer = {str(n) for of in attacked for _, n in of if 0 < n < max(most for _, most in of)}
         why = "batches are of random size, or some images, clients or seeds have no score"

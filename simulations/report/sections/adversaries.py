@@ -46,9 +46,9 @@ def active_server(study: Study, _: Sequence[Finding]) -> Content | None:
         DEFENCE,
         attack(lambda cell: (round_of(cell), why(cell))),
         Column("Status", lambda cell: cell.status if cell.has_result or why(cell) else "no answer", "status"),
-        Column("#Refused by", refused),
+        Column("Refused by", refused, numeric=True),
         *IMAGE_SCORES,
-        Column("#Threat class", lambda cell: cell.fact("threat_class") or NOTHING),
+        Column("Threat class", lambda cell: cell.fact("threat_class") or NOTHING, numeric=True),
         card(own := Cards(shown)),
     )
     return Content([Markup(ALARM), Table("Active server", columns, shown), OwnPictures(), own]) if shown else None
@@ -69,7 +69,7 @@ def aggregates(study: Study, _: Sequence[Finding]) -> Content | None:
         DEFENCE,
         attack(lambda cell: (round_of(cell), failures(cell))),
         STATUS,
-        Column("#Clients", lambda cell: cell.card.clients or 1),
+        Column("Clients", lambda cell: cell.card.clients or 1, numeric=True),
         *IMAGE_SCORES,
         card(own := Cards(cells)),
     )

@@ -12,7 +12,7 @@ from attacks.dp_audit.bounds import LITTLE
 from attacks.dp_audit.verdict import SMALLEST
 from attacks.metrics.training import EPSILON_SHOWN, EPSILON_SHOWN_GAUSSIAN
 from simulations.report.analysis.finding import Finding
-from simulations.report.columns import Column, Shown, Table
+from simulations.report.columns import Column, Shown, Table, number
 from simulations.report.drawing.plots import epsilons
 from simulations.report.section import Content, Section
 from simulations.report.studies.study import Study
@@ -57,7 +57,7 @@ def _bound(name: str) -> tuple[Column, Column]:
         value = getattr(row[2], f"largest_{name}")
         return Shown(two(value), (limit(value, row[1].claimed),))
 
-    return Column({"plain": "#ε shown", "gaussian": "#if noise is Gaussian"}[name], bound), Column("#at most", largest)
+    return number({"plain": "ε shown", "gaussian": "if noise is Gaussian"}[name], bound), number("at most", largest)
 
 
 def _claimed(row: Audited) -> Shown:
@@ -81,12 +81,12 @@ DEFENCE = Column("Defence", lambda row: row[0], "defence")
 BOUNDS = (*_bound("plain"), *_bound("gaussian"))
 CLAIMS = (
     DEFENCE,
-    Column("#ε claimed", _claimed),
+    number("ε claimed", _claimed),
     *BOUNDS,
-    Column("#Canaries", lambda row: Shown(row[1].canaries, (f"{row[1].correct} of {row[1].guesses} guesses right",))),
+    number("Canaries", lambda row: Shown(row[1].canaries, (f"{row[1].correct} of {row[1].guesses} guesses right",))),
     Column("Strongest view", _strongest),
 )
-VIEWS = (DEFENCE, Column("View", lambda row: row[2].part), Column("#Canaries", lambda row: row[2].canaries), *BOUNDS)
+VIEWS = (DEFENCE, Column("View", lambda row: row[2].part), number("Canaries", lambda row: row[2].canaries), *BOUNDS)
 
 
 def audited_epsilon(_: Study, lines: Sequence[Finding]) -> Content | None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from markupsafe import Markup
 
 from attacks.metrics.images import IDENTIFIED
 from simulations.report.analysis.finding import Finding
 from simulations.report.analysis.verdict import LEAKS
-from simulations.report.columns import Column, Table
+from simulations.report.columns import Column, Table, number
 from simulations.report.section import Content, Section
 from simulations.report.studies.control import LEAST_IMAGES
 from simulations.report.studies.study import Study
@@ -21,13 +21,37 @@ from strategies.external_app.trainings import ASSUMED
 
 RECORDED = "recorded-updates"
 """Metric of the row of each recorded round, whose further columns are read here."""
-ROUND = Column("Round", lambda row: row.round)
+
+
+@dataclass(frozen=True)
+class Told:
+    """Columns of rows of ``RECORDED`` and ``ASSUMED``.
+
+    Attributes:
+        clients: Client -> its node.
+        examples: Behind each reply; ``local_steps``: of each.
+        unusable: Why replies were not attacked.
+        assumed: What could not be known.
+        scored: The true images were given.
+        steps: (What to do for scores, lines of code or commands).
+    """
+
+    clients: Mapping[str, str] = field(default_factory=dict)
+    examples: tuple[int, ...] = ()
+    local_steps: tuple[int, ...] = ()
+    unusable: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    scored: bool = False
+    steps: tuple[tuple[str, str], ...] = ()
+
+
 HELD = (
-    ROUND,
-    Column("|#replies attacked", lambda row: row.n),
-    Column("#examples behind a reply", lambda row: _ends(row, "examples")),
-    Column("#local steps", lambda row: _ends(row, "local_steps")),
-    Column("|not attacked", lambda row: "; ".join(map(str, _list(row, "unusable"))) or NOTHING, "wide"),
+    Column("Round", lambda of: of[0].round),
+    number("replies attacked", lambda of: of[0].n).opening,
+    number("examples behind a reply", lambda of: _ends(of[1].examples)),
+    number("local steps", lambda of: _ends(of[1].local_steps)),
+    Column("not attacked", lambda of: "; ".join(of[1].unusable) or NOTHING, "wide").opening,
 )
 
 
@@ -36,59 +60,49 @@ def recording(study: Study, findings: Sequence[Finding]) -> Content | None:
     rows = _of(study, RECORDED)
     if not rows:
         return None
+    told = [one for _, one in rows]
     verdict = _verdict(study, findings, rows)
-    numbers = (row.extra.get("clients") for row in rows)
-    clients = {str(key): str(node) for of in numbers if isinstance(of, dict) for key, node in of.items()}
+    clients = {key: node for one in told for key, node in one.clients.items()}
     ordered = sorted(clients.items(), key=lambda item: (len(item[0]), item[0]))
     parts = (
         Markup("<p><b>{}</b></p>").format(verdict),
         Table("What the recording holds", HELD, rows),
-        _unknown(rows),
+        _unknown(told),
         " ".join(f"Client {key} is node {node}." for key, node in ordered),
     )
-    return Content(parts, " ".join((verdict, *_texts(rows, "warnings"))), _steps(rows))
+    steps = next((one.steps for one in told if one.steps), ())
+    return Content(parts, " ".join((verdict, *_warnings(told))), steps)
 
 
 def audited_app(study: Study, _: Sequence[Finding]) -> Content | None:
     """What could not be known; None for other studies."""
-    rows = _of(study, ASSUMED)
-    if not rows:
-        return None
-    return Content([_unknown(rows)], " ".join(_texts(rows, "warnings")))
+    told = [one for _, one in _of(study, ASSUMED)]
+    return Content([_unknown(told)], " ".join(_warnings(told))) if told else None
 
 
-def _unknown(rows: Iterable[Row]) -> Markup:
-    items = Markup("").join(Markup("<li>{}</li>\n").format(text) for text in _texts(rows, "assumed"))
+def _unknown(told: Iterable[Told]) -> Markup:
+    texts = dict.fromkeys(text for one in told for text in one.assumed)
+    items = Markup("").join(Markup("<li>{}</li>\n").format(text) for text in texts)
     return Markup("<h3>What could not be known</h3>\n<ul>\n{}</ul>").format(items)
 
 
-def _of(study: Study, metric: str) -> list[Row]:
-    return sorted((row for row in study.rows if row.metric == metric), key=lambda row: row.round)
+def _warnings(told: Iterable[Told]) -> Iterable[str]:
+    return dict.fromkeys(text for one in told for text in one.warnings)
 
 
-def _texts(rows: Iterable[Row], key: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(str(text) for row in rows for text in _list(row, key)))
+def _of(study: Study, metric: str) -> list[tuple[Row, Told]]:
+    rows = sorted((row for row in study.rows if row.metric == metric), key=lambda row: row.round)
+    return [(row, row.read(Told)) for row in rows]
 
 
-def _list(row: Row, key: str) -> list[Any]:
-    found = row.extra.get(key)
-    return found if isinstance(found, list) else []
-
-
-def _ends(row: Row, key: str) -> str:
+def _ends(numbers: Sequence[int]) -> str:
     """The least and the most of numbers, as "6 to 9"."""
-    numbers = [int(one) for one in _list(row, key) if isinstance(one, int | float)] or [0]
-    return " to ".join(map(str, dict.fromkeys((min(numbers), max(numbers)))))
+    return " to ".join(map(str, dict.fromkeys((min(numbers), max(numbers))))) if numbers else "0"
 
 
-def _steps(rows: Iterable[Row]) -> tuple[tuple[str, str], ...]:
-    pairs = next((found for row in rows if (found := _list(row, "steps"))), [])
-    return tuple((str(one[0]), str(one[1])) for one in pairs if isinstance(one, list) and len(one) == 2)
-
-
-def _verdict(study: Study, findings: Sequence[Finding], rows: Sequence[Row]) -> str:
-    if not any(row.extra.get("scored") is True for row in rows):
-        attacked = sum(row.n for row in rows)
+def _verdict(study: Study, findings: Sequence[Finding], rows: Sequence[tuple[Row, Told]]) -> str:
+    if not any(one.scored for _, one in rows):
+        attacked = sum(row.n for row, _ in rows)
         replies = "1 reply" if attacked == 1 else f"{attacked} replies"
         return (
             f"No guess was scored: the true images were not given (originals). The attacks ran on {replies}. Guesses of images are "

@@ -9,7 +9,7 @@ from attacks.metrics.metric import IMAGES
 from attacks.uploads.base import AsUploaded
 from simulations.report import columns
 from simulations.report.analysis.finding import Finding
-from simulations.report.columns import Column, Table, averaged
+from simulations.report.columns import Table, averaged, number
 from simulations.report.section import Content, Section
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.stages import names_of
@@ -32,13 +32,13 @@ def outsourced_training(study: Study, lines: Sequence[Finding]) -> Content | Non
     costs = (
         columns.OF_LINE,
         columns.DEPLOYED,
-        averaged(study, "|#images uploaded", training.UPLOADED_IMAGES, plain),
-        averaged(study, "#bytes of a client", training.UPLOAD_BYTES, size),
-        averaged(study, "#seconds of a client", training.UPLOAD_SECONDS, plain),
-        averaged(study, "#seconds of the server, a round", training.SERVER_SECONDS, plain),
+        averaged(study, "images uploaded", training.UPLOADED_IMAGES, plain).opening,
+        averaged(study, "bytes of a client", training.UPLOAD_BYTES, size),
+        averaged(study, "seconds of a client", training.UPLOAD_SECONDS, plain),
+        averaged(study, "seconds of the server, a round", training.SERVER_SECONDS, plain),
     )
     cells = [cell for cell in study.cells if cell.observation == UPLOAD.title]
-    gained = Column("#over the upload", lambda cell: signed(_gain(cell, cells)))
+    gained = number("over the upload", lambda cell: signed(_gain(cell, cells)))
     scores = (columns.OF_PSNR.opening, columns.OVER_NULL, gained, columns.OF_SSIM, columns.IDENTIFIED.opening)
     recovered = Table("What comes back out of the uploads", (*columns.ATTACKED, *scores), cells, how="h3")
     return Content([Table("Costs", costs, lines), *([recovered, NOTE] if cells else ())])

@@ -14,7 +14,7 @@ from attacks.metrics.names import Role
 from attacks.metrics.registry import metric_of
 from simulations.report import columns
 from simulations.report.analysis.finding import Finding
-from simulations.report.columns import Column, Show, Shown, Table, averaged, over_interval, round_of, scored, share
+from simulations.report.columns import Column, Show, Shown, Table, averaged, number, over_interval, scored
 from simulations.report.section import Content, Section
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.study import Study
@@ -71,7 +71,7 @@ def _deployed(study: Study, lines: Sequence[Finding], heading: str, metric: Metr
         series = study.series(line.defense, metric.name, "transformed" if line.accuracy.protected else "original")
         return over_interval(series.get(-1 if line.accuracy.round is None else line.accuracy.round), show)
 
-    return Column(heading, read)
+    return number(heading, read)
 
 
 def _costs(study: Study, lines: Sequence[Finding]) -> list[Table | str]:
@@ -95,18 +95,18 @@ def _costs(study: Study, lines: Sequence[Finding]) -> list[Table | str]:
 
     shown = (
         columns.OF_LINE,
-        Column("|#accuracy, %", columns.DEPLOYED.show),
-        _deployed(study, lines, "#MCC micro", training.MCC_MICRO, two),
-        _deployed(study, lines, "#MCC macro", training.MCC_MACRO, two),
-        averaged(study, "|#parameters", training.EDGE_PARAMETERS, amount),
-        averaged(study, "#MACs per image", training.EDGE_MACS, amount),
-        averaged(study, "#in training", training.EDGE_TRAINING_MACS, amount),
-        Column("#peak memory", memory),
-        averaged(study, "|#sent per image", training.BYTES_PER_SAMPLE, size),
-        averaged(study, "#images per second", training.SAMPLES_PER_SECOND, plain),
-        Column("#batches lost", lost),
-        Column("|#orders left open", lambda line: orders(line, 0)),
-        Column("#share with the target", lambda line: orders(line, 1)),
+        number("accuracy, %", columns.DEPLOYED.show).opening,
+        _deployed(study, lines, "MCC micro", training.MCC_MICRO, two),
+        _deployed(study, lines, "MCC macro", training.MCC_MACRO, two),
+        averaged(study, "parameters", training.EDGE_PARAMETERS, amount).opening,
+        averaged(study, "MACs per image", training.EDGE_MACS, amount),
+        averaged(study, "in training", training.EDGE_TRAINING_MACS, amount),
+        number("peak memory", memory),
+        averaged(study, "sent per image", training.BYTES_PER_SAMPLE, size).opening,
+        averaged(study, "images per second", training.SAMPLES_PER_SECOND, plain),
+        number("batches lost", lost),
+        number("orders left open", lambda line: orders(line, 0)).opening,
+        number("share with the target", lambda line: orders(line, 1)),
     )
     table = Table("Costs", shown, lines, ("", "As deployed", "Client half", "Traffic", "Shuffles"))
     return [table, f"{COUNTED} {ORDERS}" if any(rows(line, training.LOG10_ORDERS) for line in lines) else COUNTED]
@@ -114,7 +114,9 @@ def _costs(study: Study, lines: Sequence[Finding]) -> list[Table | str]:
 
 def _of_images(cells: Sequence[Cell], facts: Sequence[str], numbers: columns.Cards) -> list[Table | str]:
     def identified(cell: Cell) -> Shown:
-        return share(cell.scores.get(images.IDENTIFICATION.of()), chance=cell.chance_of_identification)
+        # By features, among the true images attacked together.
+        chance = 1 / cell.card.images if cell.card.images else None
+        return columns.share(cell.scores.get(images.IDENTIFICATION.of()), chance=chance)
 
     def fact(key: str) -> Column:
         return Column(key.replace("_", " "), lambda cell: cell.fact(key) or NOTHING)
@@ -122,12 +124,12 @@ def _of_images(cells: Sequence[Cell], facts: Sequence[str], numbers: columns.Car
     first, *others = (*map(fact, facts), columns.card(numbers))
     shown = (
         *(*columns.ATTACKED, columns.OF_PSNR.opening, columns.OVER_NULL, columns.OF_SSIM),
-        scored("|#paper PSNR, dB", images.PSNR_PAPER.of(), decibel),
-        scored("#paper SSIM", images.SSIM_PAPER.of(), two),
-        Column("#paper MSE", lambda cell: brief(cell.mean(images.MSE_PAPER.name))),
-        Column("|#identified", identified),
-        Column("#recognised", columns.recognised),
-        scored("#feature similarity", images.FEATURE_SIMILARITY.of(), two),
+        scored("paper PSNR, dB", images.PSNR_PAPER.of(), decibel).opening,
+        scored("paper SSIM", images.SSIM_PAPER.of(), two),
+        number("paper MSE", lambda cell: brief(cell.mean(images.MSE_PAPER.name))),
+        number("identified", identified).opening,
+        number("recognised", columns.recognised),
+        scored("feature similarity", images.FEATURE_SIMILARITY.of(), two),
         *(first.opening, *others),
     )
     groups = ("", "Against the original", "Paper's convention", "Oracle", "Threat")
@@ -141,12 +143,12 @@ def _of_tables(
 ) -> list[Table | str]:
     shown = (
         *columns.ATTACKED,
-        scored("|#cells right, %", RIGHT, percentage),
-        Column("#most frequent, %", lambda cell: percentage(cell.null(RIGHT))),
-        scored("|#MSE of embeddings", ERROR, two),
-        Column("#mean embedding's", lambda cell: two(cell.null(ERROR))),
-        _deployed(study, lines, "|#AUC", training.TEST_AUC, two),
-        _deployed(study, lines, "#log-loss", training.TEST_LOSS, two),
+        scored("cells right, %", RIGHT, percentage).opening,
+        number("most frequent, %", lambda cell: percentage(cell.null(RIGHT))),
+        scored("MSE of embeddings", ERROR, two).opening,
+        number("mean embedding's", lambda cell: two(cell.null(ERROR))),
+        _deployed(study, lines, "AUC", training.TEST_AUC, two).opening,
+        _deployed(study, lines, "log-loss", training.TEST_LOSS, two),
         columns.card(numbers).opening,
     )
     return [Table("Attacks on rows of a table", shown, cells, how="h3"), *map(_by_column, cells), ROWS]
@@ -155,10 +157,10 @@ def _of_tables(
 def _by_column(cell: Cell) -> Table:
     shown = (
         Column("Column", lambda key: key[0].removeprefix(COLUMN.name)),
-        Column("#share right, %", lambda key: over_interval(cell.scores[key], percentage)),
-        Column("#most frequent category, %", lambda key: percentage(cell.null(key))),
+        number("share right, %", lambda key: over_interval(cell.scores[key], percentage)),
+        number("most frequent category, %", lambda key: percentage(cell.null(key))),
     )
-    title = f"{cell.defense or 'No defence'}: columns as {cell.attack} read them, {round_of(cell)}"
+    title = f"{cell.defense or 'No defence'}: columns as {cell.attack} read them, {columns.round_of(cell)}"
     return Table(title, shown, [key for key in cell.scores if key[0].startswith(COLUMN.name)], how="folded")
 
 

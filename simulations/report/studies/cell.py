@@ -10,7 +10,6 @@ from attacks.metrics.guesses import MEMBERSHIP_AUC, MEMBERSHIP_TPR
 from attacks.metrics.images import IDENTIFIED, RECOGNISABLE
 from attacks.metrics.metric import FAMILIES, IMAGES
 from attacks.metrics.names import Role
-from simulations.report.studies.control import CLASS_METRICS
 from simulations.report.studies.intervals import Count
 from simulations.report.studies.messages import Image, MessageSize
 from simulations.report.studies.score import PARTLY_FAILED, Score, Scored
@@ -107,29 +106,14 @@ class Cell:
         """Whether the attack uses information that no server has: an upper bound on attacks, not an attack."""
         return bool(self.card.upper_bound)
 
-    @property
-    def knows_defenses(self) -> bool:
-        """Whether the attack uses its cell's defence; a threat card lists only attacks that do not."""
-        return self.card.more.get("knows_defenses") is not False
-
     def fact(self, key: str) -> str:
         """One setting of the threat card; "" where the card does not name it."""
         return setting(self.card.to_json().get(key) or "")
 
     @property
-    def chance_of_identification(self) -> float | None:
-        """Chance that a null guess is identified by features: one in the number of true images attacked together."""
-        return 1 / self.card.images if self.card.images else None
-
-    @property
     def has_result(self) -> bool:
         """Whether the attack ran and was scored; a time and the attack's own loss are no result."""
         return self.status != "failed" and any(self.mean(*key) is not None for key in RESULTS)
-
-    @property
-    def draws_classes(self) -> bool:
-        """Whether the attack drew class representatives, which guess no single person's image."""
-        return any((metric, "") in self.scores for metric in CLASS_METRICS)
 
     @property
     def leading(self) -> Score:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
 from dataclasses import replace
 
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.control import validate
 from simulations.report.studies.study import Study
-from simulations.run_folder.rows import NAMES, Row
-from strategies.audit.score_rows import WITHOUT
+from simulations.run_folder.rows import Row
+from strategies.exchange.columns import OfClients
 
 JUDGED = ("not-validated", "under-powered")
 """Statuses that ``validate`` gives, and gives again."""
@@ -17,7 +17,7 @@ JUDGED = ("not-validated", "under-powered")
 
 def left_out(study: Study) -> dict[str, Study]:
     """Name of a client -> the study with the other clients' scores in its place; of one adversary, as in ``Study.rows``."""
-    clients = dict.fromkeys((row.seed, client) for row in study.rows for client in _others(row))
+    clients = dict.fromkeys((row.seed, client) for row in study.rows for client in row.read(OfClients).without_client)
     seeds = len({seed for seed, _ in clients}) > 1
     return {
         f"client {client}{f' of seed {seed}' if seeds else ''}": replace(
@@ -33,17 +33,8 @@ def same_cell(cell: Cell, study: Study) -> Cell | None:
     return next((one for one in study.cells if (one.defense, one.role, one.attack, one.round, one.card) == key), None)
 
 
-def _others(row: Row) -> Mapping[str, Mapping[str, object]]:
-    found = row.extra.get(WITHOUT)
-    return {client: of for client, of in found.items() if isinstance(of, Mapping)} if isinstance(found, Mapping) else {}
-
-
 def _without(row: Row, seed: int, client: str) -> Row:
     row = replace(row, status="ok") if row.status in JUDGED else row
-    if row.seed != seed or not (changed := dict(_others(row).get(client, {}))):
-        return row
-    facts = changed.pop("card", {})
-    read = Row.from_json({"metric": row.metric, **changed})
-    known = {name: getattr(read, name) for name in changed if name in NAMES}
-    card = row.card.but(**facts) if isinstance(facts, Mapping) else row.card
-    return replace(row, **known, card=card, extra={**row.extra, **read.extra})
+    changed = row.read(OfClients).without_client.get(client, {}) if row.seed == seed else {}
+    card = row.card.to_json() | changed.get("card", {})
+    return Row.from_json({**json.loads(row.line), **changed, "card": card}) if changed else row

@@ -11,8 +11,8 @@ from simulations.report.studies.rows import grouped
 from simulations.report.text import count
 from simulations.run_folder.rows import Row
 from strategies.audit.kinds import kinds
-from strategies.audit.score_rows import EACH, EACH_OF
 from strategies.audit.threat_card import ThreatCard
+from strategies.exchange.columns import OfClients
 
 Image = tuple[int, str]
 """Seed, client and place of an attacked image."""
@@ -54,26 +54,26 @@ def each_image(rows: Iterable[Row]) -> dict[Image, tuple[str, int]]:
     """Each image -> the message that it was in, and 1 where it is found; empty where a row does not say."""
     found, images = dict[Image, tuple[str, int]](), 0
     for row in rows:
-        hits, places = row.extra.get(EACH), row.extra.get(EACH_OF)
-        if not (isinstance(hits, list) and isinstance(places, list) and len(hits) == len(places) == row.n):
+        told = row.read(OfClients)
+        if not len(told.each) == len(told.each_of) == row.n:
             return {}
         images += row.n
         found |= {
-            (row.seed, str(place)): (f"{row.seed} {_message(row, place)}", int(hit == 1))
-            for hit, place in zip(hits, places, strict=True)
+            (row.seed, str(list(place))): (f"{row.seed} {_message(row, *place)}", int(hit == 1))
+            for hit, place in zip(told.each, told.each_of, strict=True)
         }
     return found if len(found) == images else {}
 
 
-def _message(row: Row, place: object) -> str:
-    """The message of an image at [client, place]: of a client's round there is one, and probes are numbered by their images.
+def _message(row: Row, client: int, place: int) -> str:
+    """The message of a client's image: of its round there is one, and probes are numbered by their images.
 
     Smashed data, queries and uploads keep the rows of images, so that each image is one message.
     """
     kind = next((one for one in kinds().values() if one.title == row.card.observation), None)
-    match place:
-        case [int(client), int(at)] if row.card.images and not (kind and kind.paired):
-            if kind and kind.pooled:
-                return str(at // row.card.images)
-            return f"{client} {0 if kind and not kind.chosen else at // row.card.images}"
-    return str(place)
+    if not row.card.images or (kind and kind.paired):
+        return f"{[client, place]}"
+    number = place // row.card.images
+    if kind and kind.pooled:
+        return str(number)
+    return f"{client} {number if kind is None or kind.chosen else 0}"

@@ -34,7 +34,7 @@ AS_RECORDED = Plain("No defence known", "where no defence is known", "run as rec
 
 def plain_words(card: ThreatCard) -> Plain:
     """Words for a card: audited apps name their mods, recordings the known facts about a defence."""
-    return AS_RECORDED if "reported_defence" in card.more else NO_MOD if "mods" in card.more else OWN_CLIENTS
+    return AS_RECORDED if card.reported_defence else NO_MOD if card.mods else OWN_CLIENTS
 
 
 def plain_words_of(rows: Iterable[Row]) -> Plain:

@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 from attacks.metrics.registry import metric_of
 from simulations.report.text import count
 from simulations.run_folder.line_files import read_json_lines
-from simulations.run_folder.rows import Row, number_of
-from strategies.audit.score_rows import WITHOUT
+from simulations.run_folder.rows import Row
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 """Beginnings of a cell that a spreadsheet computes, or passes over to find such a one."""
@@ -43,11 +42,6 @@ def read_lines(path: Path) -> tuple[list[tuple[int, Any]], list[str]]:
         for one in damaged
     ]
     return found, notes
-
-
-def number_in(value: Any) -> float | None:
-    """A number of a decoded line, as rows hold it; None for any other value, texts and truth values included."""
-    return number_of(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 @dataclass(frozen=True)
@@ -115,7 +109,7 @@ def to_csv(rows: Sequence[Row]) -> str:
     cards = [row.card.to_json() for row in rows]
     keys = sorted({key for card in cards for key in card})
     # A curve of a hundred points is no cell of a table; rows.jsonl has it.
-    extras = sorted({key for row in rows for key in row.extra} - {"roc", WITHOUT})
+    extras = sorted({key for row in rows for key in row.extra} - {"roc", "without_client"})
     text = io.StringIO()
     # All texts are quoted: a message may hold a carriage return, which ends a line for many readers.
     writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)

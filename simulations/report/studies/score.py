@@ -14,7 +14,8 @@ from simulations.report.studies.intervals import Range, in_messages, interval, w
 from simulations.report.studies.messages import by_message, each_image
 from simulations.report.studies.rows import grouped
 from simulations.run_folder.rows import Row
-from strategies.audit.score_rows import UNSCORED, worst_of
+from strategies.audit.score_rows import worst_of
+from strategies.exchange.columns import OfClients
 
 PARTLY_FAILED = "partly failed"
 """Status of a score that some seeds or clients could not give."""
@@ -58,11 +59,6 @@ class Score:
     def ends(self) -> tuple[float, float] | None:
         """The interval; None without one."""
         return None if self.low is None or self.high is None else (self.low, self.high)
-
-    @property
-    def all_failed(self) -> bool:
-        """Whether every trial failed."""
-        return 0 < self.n <= self.failures
 
 
 def merge(rows: Sequence[Row]) -> Score:
@@ -121,8 +117,7 @@ def exact(rows: Sequence[Row]) -> tuple[float, float, float] | None:
 
 def attacked(row: Row) -> int:
     """The examples behind a row, with those whose client sent no usable score; these count for half of the others at most."""
-    lost = row.extra.get(UNSCORED)
-    return row.n + (max(0, min(lost, row.n // 2)) if isinstance(lost, int) else 0)
+    return row.n + max(0, min(row.read(OfClients).unscored, row.n // 2))
 
 
 def same_images(row: Row) -> bool:

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from attacks.metrics.guesses import MEMBERSHIP_AUC, MEMBERSHIP_TPR
+from attacks.metrics.guesses import MEMBERSHIP_AUC
 from attacks.metrics.metric import IMAGES
-from attacks.metrics.names import BESIDE, Role
+from attacks.metrics.names import Role
 from attacks.metrics.training import EPSILON_ALL_CUTS, TEST_ACCURACY
 from simulations.report.studies.baselines import Nulls, leaks, names_members
 from simulations.report.studies.cell import FOUND, SEEN, Cell
@@ -19,6 +19,7 @@ from simulations.report.studies.rows import grouped
 from simulations.report.studies.score import Score, merge
 from simulations.run_folder.rows import Row
 from strategies.audit.threat_card import OWN_SECRET, ThreatCard
+from strategies.exchange.columns import OfClients
 
 
 @dataclass(frozen=True)
@@ -70,11 +71,6 @@ class Study:
         """Further adversaries of the run in words; each has its own section."""
         found = {"by an active server": self.active_cells, "as sums over clients": self.aggregate_cells}
         return tuple(words for words, cells in found.items() if cells)
-
-    @cached_property
-    def null_cells(self) -> tuple[Cell, ...]:
-        """The null baselines and the scales, as cells."""
-        return self._cells([row for row in self.rows if row.role in BESIDE], ())
 
     @cached_property
     def active_cells(self) -> tuple[Cell, ...]:
@@ -171,7 +167,9 @@ def _cell(place: tuple[str, Role, str, int, ThreatCard], rows: Sequence[Row], nu
         *place,
         {key: merge(of) for key, of in groups.items()},
         null_scores={key: mean_each(nulls.of(row) for row in of) for key, of in groups.items()},
-        leaking=frozenset(key for key, of in groups.items() if any(_leaks(row, nulls) for row in of)),
+        leaking=frozenset(
+            (r.metric, r.reference) for r in rows if names_members(r) or (decides(r) and leaks(r, nulls.best(r)))
+        ),
         chances={of: significance(found) for of, found in looked.items()},
         each={of: each_image(found) for of, found in looked.items()},
         # A node keeps to itself which images a round used: equal places may be other images.
@@ -180,14 +178,8 @@ def _cell(place: tuple[str, Role, str, int, ThreatCard], rows: Sequence[Row], nu
         members=sum(tested.values()) if tested else None,
         final=any(row.final for row in rows),
         scales=mean_each(scales.of(row) for row in groups.get(IMAGES.decides, [])),
-        clients=min((count for row in rows if isinstance(count := row.extra.get("clients"), int)), default=None),
+        clients=min((count for row in rows if (count := row.read(OfClients).clients) is not None), default=None),
     )
-
-
-def _leaks(row: Row, nulls: Nulls) -> bool:
-    if row.metric == MEMBERSHIP_TPR.name:
-        return names_members(row)
-    return decides(row) and leaks(row, nulls.best(row))
 
 
 def mean_each(found: Iterable[Mapping[str, float]]) -> dict[str, float]:

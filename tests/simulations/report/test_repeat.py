@@ -7,9 +7,9 @@ import pytest
 from typer.testing import CliRunner
 
 from simulations.cli import app
-from simulations.report.repeat import command_of
 from simulations.run.command import RunRequest
 from simulations.run.requested import requested
+from simulations.run_folder.run_config import command_of
 from simulations.settings.presets import presets
 
 

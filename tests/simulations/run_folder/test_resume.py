@@ -149,7 +149,7 @@ def test_a_small_run_is_resumed_after_a_kill_and_refuses_other_settings_and_a_se
         run_experiment(LocalGrid(3), settings.but(resume=True, batch_size=8))
 
 
-def test_two_writers_are_refused_and_columns_of_a_scenario_s_own_and_times_are_kept(tmp_path: Path) -> None:
+def test_two_writers_are_refused_and_further_columns_and_times_are_kept(tmp_path: Path) -> None:
     settings, config = experiment(tmp_path / "run"), tmp_path / "run" / "config.json"
 
     def written(resume: bool) -> dict[str, Any]:
@@ -158,7 +158,9 @@ def test_two_writers_are_refused_and_columns_of_a_scenario_s_own_and_times_are_k
             RunDirectory.open(tmp_path / "run", settings)
         if not resume:
             task = settings.plan(settings.pipelines[0]).at(1)
-            run.row(task, metric="bytes-uploaded", value=7.0, compressed=3)
+            run.row(task, metric="bytes-uploaded", value=7.0, releases=3)
+            with pytest.raises(TypeError, match="no row has the columns compressed"):
+                run.row(task, metric="bytes-uploaded", value=7.0, compressed=3)  # type: ignore[call-arg]
         run.write_progress({"round": 1})
         run.flush()
         run.close()
@@ -167,7 +169,7 @@ def test_two_writers_are_refused_and_columns_of_a_scenario_s_own_and_times_are_k
 
     first = written(resume=False)
     (row,) = read_rows(tmp_path / "run" / "rows.jsonl")[0]
-    assert (row.metric, row.value, row.extra) == ("bytes-uploaded", 7.0, {"compressed": 3})
+    assert (row.metric, row.value, row.extra) == ("bytes-uploaded", 7.0, {"releases": 3})
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", first["started"])
     assert re.match(r"\d+ cores?, \d+ GiB, \w+", first["machine"])
     kept = json.loads(config.read_text())

@@ -33,7 +33,7 @@ def job() -> AttackJob:
     seen = [SeenUpdate(0, at, 2, update, 1, labels if at else None) for at, update in enumerate(updates)]
     observed = Observed(TASK, start, seen)
     return AttackJob(
-        "p00-r0001-probe-00", (LabelInference(),), PROBE, observed, ThreatCard(round=1, more={"mode": "train"}),
+        "p00-r0001-probe-00", (LabelInference(),), PROBE, observed, ThreatCard(round=1, mode="train"),
         (observed,),
     )  # fmt: skip
 

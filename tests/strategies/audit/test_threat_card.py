@@ -19,12 +19,11 @@ def test_a_card_survives_a_file_and_equal_cards_have_one_hash() -> None:
     assert len({card, card.but(images=3), card.but(images=4)}) == 2
 
 
-def test_other_values_are_checked_as_those_of_a_file() -> None:
+def test_what_a_field_cannot_hold_is_kept_beside_the_fields() -> None:
     card = ThreatCard(images=3, upper_bound="knows the order")
-    assert card.but(images=None, upper_bound="") == ThreatCard()
-    odd = card.but(images="8 of 9")
-    assert (odd.images, odd.more) == (None, {"images": "8 of 9"})
-    assert odd.but(images=4) == card.but(images=4), "what fits takes the place of what did not"
+    assert card.but(images=None, upper_bound=None) == ThreatCard()
+    odd = ThreatCard.from_json({"images": "8 of 9", "batch": 2, "labels": None})
+    assert (odd.images, odd.batch, odd.more) == (None, 2, {"images": "8 of 9"})
     assert ThreatCard.from_json({"images": 4.0, "members": 9.0, "chance": 1}) == ThreatCard(
         images=4, members=9, chance=1
     )

@@ -11,7 +11,7 @@ from attacks.metrics import training
 from attacks.metrics.images import MS_SSIM, MS_SSIM_SUCCESS, PSNR
 from simulations.report import columns
 from simulations.report.analysis.finding import Finding
-from simulations.report.columns import DEFENCE, Column, Show, Shown, Table, averaged, over_interval
+from simulations.report.columns import DEFENCE, Column, Show, Shown, Table, averaged, number, over_interval
 from simulations.report.section import Content, OwnPictures, Section
 from simulations.report.sections.inference.cut import Adversary, Cut
 from simulations.report.sections.inference.equation import NOT_SATISFIED, SATISFIED
@@ -59,11 +59,11 @@ def edge_cloud_inference(study: Study, lines: Sequence[Finding]) -> Content | No
     cut = Cut(study)
     costs = (
         DEFENCE,
-        averaged(study, "|#queries", training.QUERIES, plain),
-        averaged(study, "#bytes of an answer", training.ANSWER_BYTES, size),
-        averaged(study, "|#bytes of the client half", training.CLIENT_HALF_BYTES, size),
-        averaged(study, "#seconds of a client", training.QUERY_SECONDS, plain),
-        averaged(study, "#seconds of the server", training.ANSWER_SECONDS, plain),
+        averaged(study, "queries", training.QUERIES, plain).opening,
+        averaged(study, "bytes of an answer", training.ANSWER_BYTES, size),
+        averaged(study, "bytes of the client half", training.CLIENT_HALF_BYTES, size).opening,
+        averaged(study, "seconds of a client", training.QUERY_SECONDS, plain),
+        averaged(study, "seconds of the server", training.ANSWER_SECONDS, plain),
     )
     parts = [*_judged(cut), _answers(cut, lines), *_power(cut), HOW_TO_READ, OwnPictures("What is masked", MASKED)]
     return Content([*parts, *_queries(cut), Table("What the service costs", costs, lines, how="h3"), COUNTED])
@@ -72,7 +72,7 @@ def edge_cloud_inference(study: Study, lines: Sequence[Finding]) -> Content | No
 def _judged(cut: Cut) -> list[str]:
     if not (cut.adversaries and any(cut.study.pipelines)):
         return []
-    retrained = any(one.cell.knows_defenses for one in cut.adversaries)
+    retrained = any(one.cell.card.knows_defenses for one in cut.adversaries)
     return [Markup(f'<p class="soft small after">{EQUATION} {"" if retrained else UNTESTED}</p>')]
 
 
@@ -90,21 +90,23 @@ def _answers(cut: Cut, lines: Sequence[Finding]) -> Table:
         return percentage(found.null if found else None)
 
     inferred = (
-        Column("|#static adversary", lambda line: read(line, False)),
-        Column("#retrained adversary", lambda line: read(line, True)),
-        Column("#most frequent value", often),
-        Column("|static", lambda line: _verdict(cut.adversary(line.defense, False))),
+        number("static adversary", lambda line: read(line, False)).opening,
+        number("retrained adversary", lambda line: read(line, True)),
+        number("most frequent value", often),
+        Column("static", lambda line: _verdict(cut.adversary(line.defense, False))).opening,
         Column("retrained", lambda line: _verdict(cut.adversary(line.defense, True))),
     )
     shown = (
         DEFENCE,
-        Column("|#accuracy as deployed, %", lambda line: _change(*cut.server(line.defense), percentage, line.defense)),
-        Column(
-            "#answers unchanged, %", lambda line: over_interval(cut.score(line.defense, training.AGREEMENT), percentage)
+        number(
+            "accuracy as deployed, %", lambda line: _change(*cut.server(line.defense), percentage, line.defense)
+        ).opening,
+        number(
+            "answers unchanged, %", lambda line: over_interval(cut.score(line.defense, training.AGREEMENT), percentage)
         ),
         *(inferred if cut.adversaries else ()),
-        averaged(cut.study, "|#bytes of a query", training.QUERY_BYTES, size),
-        averaged(cut.study, "#of plain features", training.FEATURE_BYTES, size),
+        averaged(cut.study, "bytes of a query", training.QUERY_BYTES, size).opening,
+        averaged(cut.study, "of plain features", training.FEATURE_BYTES, size),
     )
     groups = ("", "Server half", "Sensitive attribute, accuracy, %", "Equation 1", "What travels")
     title = f"Cut at {cut.study.cut}" if cut.study.cut else "Answers"
@@ -141,7 +143,7 @@ def _queries(cut: Cut) -> list[Table | str]:
         def read(cell: Cell) -> Shown:
             return _change(first.scores.get(of) if first else None, cell.scores.get(of), show, cell.defense)
 
-        return Column(heading, read)
+        return number(heading, read)
 
     def null(cell: Cell) -> Shown:
         (name, value), of_class = cell.best_null or ("", None), cell.scales.get("class-mean")
@@ -150,12 +152,12 @@ def _queries(cut: Cut) -> list[Table | str]:
     similar = MS_SSIM.of("original")
     shown = (
         *columns.ATTACKED,
-        change("|#PSNR, dB", PSNR.of("original"), decibel),
-        Column("#best null", null),
+        change("PSNR, dB", PSNR.of("original"), decibel).opening,
+        number("best null", null),
         columns.OF_SSIM,
-        change("|#MS-SSIM", similar, two),
-        Column("#null", lambda cell: two(cell.null(similar))),
-        change("#above 0.35, %", MS_SSIM_SUCCESS.of(), percentage),
+        change("MS-SSIM", similar, two).opening,
+        number("null", lambda cell: two(cell.null(similar))),
+        change("above 0.35, %", MS_SSIM_SUCCESS.of(), percentage),
         columns.IDENTIFIED.opening,
     )
     return (

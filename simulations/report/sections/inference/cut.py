@@ -66,7 +66,7 @@ class Cut:
 
     def adversary(self, defense: str, retrained: bool) -> Adversary | None:
         """The strongest one that learned from protected features, or else, as in the paper, from unprotected ones."""
-        tried = [c for c in self.cells if ACCURACY in c.scores and c.knows_defenses == retrained]
+        tried = [c for c in self.cells if ACCURACY in c.scores and c.card.knows_defenses == retrained]
         found = [cell for cell in tried if cell.defense == defense]
         if not found:
             return None
@@ -119,4 +119,4 @@ class Cut:
 def _read(cell: Cell) -> Score:
     """What an adversary reads; of two values the guesses' opposite may be what is worth more."""
     score = cell.scores[ACCURACY]
-    return equation.folded(score) if cell.fact("attribute_values") == "2" else score
+    return equation.folded(score) if cell.card.attribute_values == 2 else score

@@ -148,7 +148,7 @@ def test_first_screen_banner_and_terminal_give_one_verdict_corrected_for_attacks
     (summary,) = read.summaries
     assert [one.verdict for one in summary.findings[0].messages] == [Verdict.IDENTIFIABLE, Verdict.UNKNOWN]
     assert recording(summary.study, summary.findings).first == "A() in round 1 found images of these updates."
-    said = {(one.attack, one.round): one.verdict for one in of_rows(read, rows)}
+    said = {(one.cell.attack, one.cell.round): one.verdict for one in of_rows(read, rows)}
     assert said == dict.fromkeys(keys, "unknown") | {keys[0]: "identifiable"}
 
 

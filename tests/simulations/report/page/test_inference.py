@@ -168,7 +168,9 @@ def test_each_cut_has_its_own_numbers_and_verdicts() -> None:
     equations, bytes_of_queries, plain = [], [], []
     for study in studied(every_row()):
         answers, *_ = tables(edge_cloud_inference(study, findings_of(study, {})))
-        equations.append({one.cell.defense: one.equation for one in Cut(study).adversaries if one.cell.knows_defenses})
+        equations.append(
+            {one.cell.defense: one.equation for one in Cut(study).adversaries if one.cell.card.knows_defenses}
+        )
         bytes_of_queries.append([one["bytes of a query"].value for one in cells(answers)])
         plain.append([one["of plain features"].value for one in cells(answers)])
     assert equations[0] == {"": "", ADP: NOT_SATISFIED, PCA: SATISFIED, NOISE: OPEN}
