@@ -142,7 +142,7 @@ class FederatedExperiment(FederatedSettings, WholeModelExperiment):
             min_usable=self.min_usable,
             max_update_norm=self.max_update_norm,
             label=label,
-            in_turn=[kind for kind in KINDS if self.in_turn(plan.defenses, kind)],
+            needless={kind: self.needless(plan.defenses, kind) for kind in KINDS},
         )
         return FederatedRounds(strategy)
 
