@@ -6,6 +6,7 @@ What applies is found by running: an exact attack without a place says so at onc
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import Any
 
 from attacks.base import AnyAttack
@@ -42,6 +43,15 @@ SOLVED = 2e-4
 """Largest ``gradient_distance`` of a guess that explains the whole update."""
 AGREES = 0.97
 """Least ``sparsity_match`` that stands in for it after several steps, whose sum is no gradient."""
+
+
+class Needless(StrEnum):
+    """What becomes of attacks of one message when an exact attack before them has recovered every image."""
+
+    RUN = "run"
+    SKIP = "skip"
+    SAMPLE = "sample"
+    """They run on as few messages as their positive control takes: a defended run needs it."""
 
 
 class Turns:

@@ -13,6 +13,7 @@ import torch
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from attacks.metrics.metric import LEAST_IMAGES
 from clients.data.card import DataCard
 from clients.data.datasets import reads_data_dir
 from clients.data.images import ImageDataset, StoredImages
@@ -22,7 +23,6 @@ from clients.task.auxiliary import Auxiliary
 from clients.task.task import FLOAT_BYTES
 from clients.training.step_cost import measure_step
 from simulations.experiment.experiment import Experiment
-from simulations.report.studies.control import LEAST_IMAGES
 from simulations.report.text import count
 from simulations.run_folder.folder_lock import COMMAND_LOCK, LOCK, require_folder, require_free, require_new, take_lock
 from simulations.run_folder.rows import kept

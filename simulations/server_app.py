@@ -31,7 +31,7 @@ log = logging.getLogger("flwr")
 
 app = ServerApp()
 
-SHARE = 0.05
+SHARE = 0.02
 """Of a run's time that its report may take, besides the first and the last one."""
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from pydantic.fields import FieldInfo
 
 from attacks.base import AnyAttack
+from attacks.choice import Needless
 from attacks.spec import ATTACKS
 from clients.data.card import DataCard
 from clients.data.datasets import is_table
@@ -151,9 +152,11 @@ class Experiment(Scenario):
         """Whether the attacks on a kind of observation are the usual ones."""
         return self._text_of(kind) == AUTO and (kind.of_attributes or bool(kind.usual(self.dataset)))
 
-    def in_turn(self, pipeline: Pipeline, kind: Kind) -> bool:
-        """Whether exact attacks may make others needless: not without a defence, where others are controls of defended runs."""
-        return self.is_auto(kind) and not kind.of_attributes and (bool(pipeline.defenses) or len(self.pipelines) == 1)
+    def needless(self, pipeline: Pipeline, kind: Kind) -> Needless:
+        """What becomes of attacks behind an exact one that has every image; without a defence they are controls."""
+        if not self.is_auto(kind) or kind.of_attributes:
+            return Needless.RUN
+        return Needless.SKIP if pipeline.defenses or len(self.pipelines) == 1 else Needless.SAMPLE
 
     def check_images(self, shape: tuple[int, int, int]) -> None:
         """Raise ``ConfigError`` for defences that are unsuitable for images (C, H, W)."""
@@ -176,7 +179,7 @@ class Experiment(Scenario):
             return []
         chosen = self.attacks[kind]
         wanted = self.adaptive and chosen
-        in_turn = self.in_turn(pipeline, kind)
+        in_turn = self.needless(pipeline, kind) is Needless.SKIP
         more = (pipeline, self.pipelines, chosen, kind, self.on_tables)
         added = adaptive_attacks(*more, in_turn=in_turn) if wanted else []
         return list({repr(attack): attack for attack in [*chosen, *added]}.values())

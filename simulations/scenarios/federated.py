@@ -105,7 +105,7 @@ class FederatedExperiment(FederatedSettings, WholeModelExperiment):
             known_labels=self.labels == "known",
             min_usable=self.min_usable,
             label=label,
-            in_turn=[kind for kind in KINDS if self.in_turn(plan.defenses, kind)],
+            needless={kind: self.needless(plan.defenses, kind) for kind in KINDS},
         )
         return FederatedRounds(strategy)
 

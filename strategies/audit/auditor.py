@@ -12,6 +12,7 @@ from typing import Any
 from flwr.app import Message, RecordDict
 
 from attacks.base import AnyAttack
+from attacks.choice import Needless
 from attacks.guesses import Attributes, Cells, Labels, found_nothing
 from attacks.membership.loss_threshold import Membership
 from attacks.metrics.costs import ATTACK_SECONDS
@@ -78,11 +79,11 @@ class Auditor:
         observed: Observed,
         card: ThreatCard,
         *,
-        in_turn: bool = False,
+        needless: Needless = Needless.RUN,
     ) -> None:
         """Queues a job for each group of attacks on one observation, numbered behind ``name``."""
         for at, group in enumerate(groups):
-            self.submit(AttackJob(f"{name}-{at:02d}", group, kind, observed, card, in_turn=in_turn))
+            self.submit(AttackJob(f"{name}-{at:02d}", group, kind, observed, card, needless=needless))
 
     def collect(self, *, wait: bool = False) -> None:
         """Audit the finished jobs; with ``wait``, continue until no job is left."""
@@ -167,6 +168,7 @@ class Auditor:
             self.recorder.row(task, metric=name.metric, value=sum(numbers), n=len(numbers))
 
     def _audit(self, job: AttackJob, outcome: Outcome) -> None:
+        job = job if outcome.part is None else job.part(outcome.part)
         seen, card = job.observed.seen, attack_card(job, outcome.attack)
         if why := outcome.why_none:
             about: dict[str, Any] = {"attack": repr(outcome.attack), "role": card.role, "card": card}

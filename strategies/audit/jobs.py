@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from torch import Tensor
 
 from attacks.base import AnyAttack
+from attacks.choice import Needless
 from attacks.metrics.costs import ATTACK
+from attacks.metrics.metric import LEAST_IMAGES
 from attacks.observations import Untried, untried
 from attacks.spec import parse_attacks, stages_of
 from clients.task.task import Task
@@ -20,6 +23,9 @@ from strategies.audit.kinds import Kind, Observed, kind_of
 from strategies.audit.threat_card import KEPT_STATISTICS, ThreatCard
 from strategies.audit.whole_files import load_tensors, save_tensors
 from strategies.exchange.guard import Rows
+
+LEAST_MESSAGES = 4
+"""Of a positive control, so that it has an interval."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +37,7 @@ class AttackJob:
         attacks: Chains that begin with the same attack belong into one job, which runs that attack once.
         card: The threat card so far.
         earlier: The same kind of observation in earlier rounds, oldest first, for attacks on a history.
-        in_turn: What the first attacks find decides which of the others are needed (``Turns``).
+        needless: What becomes of attacks that the first ones have made needless (``Turns``).
     """
 
     name: str
@@ -40,7 +46,7 @@ class AttackJob:
     observed: Observed
     card: ThreatCard
     earlier: tuple[Observed, ...] = ()
-    in_turn: bool = False
+    needless: Needless = Needless.RUN
 
     @property
     def task(self) -> Task:
@@ -53,6 +59,18 @@ class AttackJob:
         stages = (stage for attack in self.attacks for stage in stages_of(attack))
         return list(dict.fromkeys(repr(stage) for stage in stages if stage.needs_auxiliary))
 
+    @property
+    def sample(self) -> tuple[int, ...]:
+        """Places of observations, the first ones of each client, that hold enough images for a positive control."""
+        seen = self.observed.seen
+        count = max(LEAST_MESSAGES, math.ceil(LEAST_IMAGES / max(1, seen[0].num_examples)))
+        each = math.ceil(count / len({one.partition for one in seen}))
+        return tuple(place for place, one in enumerate(seen) if one.target < each)
+
+    def part(self, places: Sequence[int]) -> AttackJob:
+        """The job on some of its observations."""
+        return replace(self, observed=replace(self.observed, seen=[self.observed.seen[at] for at in places]))
+
     def save(self, directory: Path) -> None:
         """Write the job to ``directory``: after a kill, its observations need not be collected again."""
         rounds = [self.observed, *self.earlier]
@@ -61,7 +79,7 @@ class AttackJob:
             "attacks": [repr(attack) for attack in self.attacks],
             "kind": self.kind.name,
             "card": self.card.to_json(),
-            "in_turn": self.in_turn,
+            "needless": self.needless,
         }
         text = json.dumps(about | {"rounds": [one.about() for one in rounds]})
         # safetensors refuses tensors that share memory, as the global weights of two jobs' rounds may.
@@ -77,7 +95,7 @@ class AttackJob:
         rounds = [Observed.of(one, part_of(tensors, f"{at}/"), kind.seen) for at, one in enumerate(about["rounds"])]
         attacks = tuple(parse_attacks("; ".join(about["attacks"])))
         card = ThreatCard.from_json(about["card"])
-        return cls(path.stem, attacks, kind, rounds[0], card, tuple(rounds[1:]), about.get("in_turn", False))
+        return cls(path.stem, attacks, kind, rounds[0], card, tuple(rounds[1:]), Needless(about["needless"]))
 
 
 @dataclass(frozen=True)
@@ -93,6 +111,7 @@ class Outcome:
         oracle_accuracy: The oracle's accuracy on auxiliary examples that it was not trained on.
         oracle: The oracle's weights, for the clients; only where guesses are paired with the images (smashed data).
         oracle_error: Why there is no oracle although the server has auxiliary data, or "".
+        part: Places of the observations that were attacked; None: all.
     """
 
     attack: AnyAttack
@@ -103,6 +122,7 @@ class Outcome:
     oracle_accuracy: float | None = None
     oracle: Tensors = field(default_factory=dict)
     oracle_error: str = ""
+    part: tuple[int, ...] | None = None
     computed_on: str = ""
 
     @property

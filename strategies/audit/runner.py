@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from attacks.base import AnyAttack
-from attacks.choice import Turns
+from attacks.choice import Needless, Turns
 from attacks.gradient.trial_gradients.memory import is_out_of_memory
 from attacks.guesses import Reconstruction, Representatives, found_nothing
 from attacks.observations import AttackError, ClientUpdate, UpdateHistory, untried
@@ -35,8 +35,12 @@ def run_job(job: AttackJob) -> AttackResult:
     outcomes = []
     runner, turns = _Runner(job), Turns()
     for attack in job.attacks:
-        if job.in_turn and (why := turns.needless(attack)) is not None:
-            outcomes += [Outcome(attack, [], 0.0, why)] if why else []
+        if job.needless is not Needless.RUN and (why := turns.needless(attack)) is not None:
+            if why and job.needless is Needless.SAMPLE:
+                part = job.sample
+                outcomes.append(replace(_timed(_Runner(job.part(part)), attack), part=part))
+            elif why:
+                outcomes.append(Outcome(attack, [], 0.0, why))
             continue
         outcomes.append(_timed(runner, attack))
         turns.note(attack, outcomes[-1].guesses)

@@ -10,6 +10,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.common import log
 from flwr.serverapp import Grid
 
+from attacks.choice import Needless
 from attacks.local_model import shared_tensors
 from clients.data.card import DataCard
 from clients.external_app.partial import AppModel
@@ -252,8 +253,8 @@ class AppAudit:
         auditor = AppAuditor(
             exchange, self._pool, results, share_images=self.settings.share_images, randomness=self._nodes.randomness
         )
-        rounds, in_turn = self.settings.rounds, self.settings.in_turn
-        updates = UpdateAudit(auditor, attacks, rounds, max(rounds), "p00", in_turn)
+        rounds, needless = self.settings.rounds, dict.fromkeys(self.settings.in_turn, Needless.SKIP)
+        updates = UpdateAudit(auditor, attacks, rounds, max(rounds), "p00", needless)
         return _Running(results, auditor, updates)
 
     def _probe(self, running: _Running, task: Task, sent: _Round, partitions: Collection[int]) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from flwr.app import Message
 
 from attacks.base import AnyAttack
+from attacks.choice import Needless
 from attacks.spec import stages_of
 from clients.federated.plan import FederatedPlan
 from clients.scoring.audit import NO_IMAGES
@@ -24,7 +26,7 @@ from strategies.federated.observations import ACTIVE, KINDS, STEPS, UPDATE, Seen
 class UpdateAudit:
     """Queue the attacks on one pipeline's updates in the attacked rounds; ``last_round`` + 1 means the final model.
 
-    Of kinds ``in_turn``, what the first attacks find decides which of the others are needed (``AttackJob.in_turn``).
+    ``needless``: kind -> what becomes of attacks that the first ones have made needless; nothing for other kinds.
     """
 
     def __init__(
@@ -34,14 +36,14 @@ class UpdateAudit:
         attack_rounds: Iterable[int],
         last_round: int,
         label: str,
-        in_turn: Collection[Kind] = (),
+        needless: Mapping[Kind, Needless] = MappingProxyType({}),
     ) -> None:
         self.auditor, self.recorder = auditor, auditor.recorder
         self.attacks = {kind: tuple(attacks.get(kind, ())) for kind in KINDS}
         probed = frozenset(attack_rounds)
         self.rounds: dict[Kind, frozenset[int]] = dict.fromkeys(KINDS, probed)
         self.rounds[UPDATE] = update_rounds(probed, last_round)
-        self.label, self.in_turn = label, in_turn
+        self.label, self.needless = label, needless
 
     def wants(self, kind: Kind, server_round: int) -> bool:
         """Whether any attack is on this kind of observation of this round."""
@@ -69,9 +71,9 @@ class UpdateAudit:
             return
         observed = Observed(task, weights, seen)
         name = f"{self.label}-r{task.round:04d}-{kind.name}{rung and f'-{rung}'}"
-        in_turn = kind in self.in_turn
-        at_once, over_rounds = grouped(self.attacks[kind], in_turn=in_turn)
-        self.auditor.submit_groups(name, at_once, kind, observed, card, in_turn=in_turn)
+        needless = self.needless.get(kind, Needless.RUN)
+        at_once, over_rounds = grouped(self.attacks[kind], in_turn=needless is not Needless.RUN)
+        self.auditor.submit_groups(name, at_once, kind, observed, card, needless=needless)
         if not over_rounds:
             return
         history = AttackJob(f"{name}-history", over_rounds, kind, observed, card)

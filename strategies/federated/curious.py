@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -12,6 +12,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
 from attacks.base import AnyAttack
+from attacks.choice import Needless
 from attacks.local_model import shared_tensors
 from attacks.metrics.training import CLIENTS_FAILED
 from clients.task.task import Plan, Task, WholeModelPlan
@@ -63,7 +64,7 @@ class CuriousFedAvg(FedAvg):
         known_labels: Clients publish the classes of probed images.
         min_usable: Least share of requested clients with a usable reply; the run stops below it.
         label: Short name of the pipeline for file names, such as "p02".
-        in_turn: Kinds of observations of which the first attacks decide which others are needed; see ``UpdateAudit``.
+        needless: See ``UpdateAudit``.
 
     Raises:
         TypeError: When the plan belongs to a scenario that trains no whole model.
@@ -82,7 +83,7 @@ class CuriousFedAvg(FedAvg):
         known_labels: bool = False,
         min_usable: float = 0.5,
         label: str = "p00",
-        in_turn: Collection[Kind] = (),
+        needless: Mapping[Kind, Needless] = MappingProxyType({}),
     ) -> None:
         self.plan = WholeModelPlan.narrow(plan)
         super().__init__(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
@@ -91,7 +92,7 @@ class CuriousFedAvg(FedAvg):
         self.recorder = auditor.recorder
         attacks = {kind: of for kind, of in attacks.items() if aggregate_clients or kind is not AGGREGATE}
         attacked = (1, plan.rounds + 1) if attack_rounds is None else attack_rounds
-        self.audit = UpdateAudit(auditor, attacks, attacked, plan.rounds, label, in_turn)
+        self.audit = UpdateAudit(auditor, attacks, attacked, plan.rounds, label, needless)
         self._active = ActiveServer(self.audit, self._ask_active)
         self._sums, self._rungs = SecureSums(self.audit, aggregate_clients), tuple(rungs)
         self.known_labels = known_labels

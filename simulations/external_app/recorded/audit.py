@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 
 from attacks import ClientUpdate, Labels, Reconstruction
 from attacks.base import AnyAttack
-from attacks.choice import Turns
+from attacks.choice import Needless, Turns
 from attacks.guesses import found_nothing
 from attacks.local_model import shared_tensors
 from attacks.metrics.names import scores_to_texts
@@ -167,7 +167,7 @@ class RecordedAuditor(Auditor):
         task = job.task
         turns = Turns()
         for attack in job.attacks:
-            if job.in_turn and (why := turns.needless(attack)):
+            if job.needless is Needless.SKIP and (why := turns.needless(attack)):
                 self._audit(job, Outcome(attack, [], 0.0, why))
                 continue
             self.begin(f"round {task.round}: {attack!r}")
@@ -208,8 +208,8 @@ def attack_rounds(prepared: PreparedAudit, plan: AppPlan, results: AppResults, b
     rounds = {
         server_round: list(ones) for server_round, ones in groupby(prepared.replayed.attackable, lambda one: one.round)
     }
-    in_turn = [UPDATE] if prepared.request.settings.update_attacks == AUTO else []
-    audit = UpdateAudit(auditor, {UPDATE: tuple(prepared.attacks)}, rounds, max(rounds), "p00", in_turn)
+    needless = {UPDATE: Needless.SKIP} if prepared.request.settings.update_attacks == AUTO else {}
+    audit = UpdateAudit(auditor, {UPDATE: tuple(prepared.attacks)}, rounds, max(rounds), "p00", needless)
     for server_round, replies in rounds.items():
         batch = max(one.settings.batch_size for one in replies)
         task = replace(plan, batch_size=batch).at(server_round, replies[0].settings.learning_rate)

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from attacks.descent import watched
 from attacks.metrics.costs import ATTACK
-from attacks.metrics.metric import LABELS
+from attacks.metrics.metric import LABELS, LEAST_IMAGES
 from attacks.observations import UNTRIED, Untried, untried
 from simulations.console.command_line import errors
 from simulations.console.progress import Display
@@ -23,7 +23,6 @@ from simulations.external_app.recorded.settings import Request
 from simulations.report.analysis.run import ReadRun, read_run
 from simulations.report.analysis.verdict import Verdict
 from simulations.report.studies.cell import FOUND, Cell
-from simulations.report.studies.control import LEAST_IMAGES
 from simulations.report.studies.score import Score
 from simulations.report.text import NOTHING, dagger, decibel, percent, percentage, within
 from simulations.run_folder.rows import Row

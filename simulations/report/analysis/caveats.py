@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from attacks.metrics.metric import CELLS, FAMILIES, IMAGES, MEMBERSHIP
+from attacks.metrics.metric import CELLS, FAMILIES, IMAGES, LEAST_IMAGES, MEMBERSHIP
 from simulations.report.analysis.message import Message, judge
 from simulations.report.analysis.verdict import Verdict
 from simulations.report.studies.cell import FOUND, Cell
-from simulations.report.studies.control import LEAST_IMAGES
 from simulations.report.studies.intervals import LEVEL, by_chance
 from simulations.report.studies.left_out import same_cell
 from simulations.report.studies.messages import MessageSize

@@ -7,11 +7,10 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-from attacks.metrics.metric import ATTRIBUTES, CELLS, IMAGES
+from attacks.metrics.metric import ATTRIBUTES, CELLS, IMAGES, LEAST_IMAGES
 from simulations.report.analysis.paired import PairedDifference
 from simulations.report.analysis.verdict import LEAKS, Verdict
 from simulations.report.studies.cell import FOUND, SEEN, Cell
-from simulations.report.studies.control import LEAST_IMAGES
 from simulations.report.studies.intervals import LEVEL, Count
 from simulations.report.studies.messages import MessageSize, stand_ins
 from simulations.report.studies.rows import grouped

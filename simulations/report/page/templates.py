@@ -16,11 +16,11 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from attacks.metrics.metric import LEAST_IMAGES
 from attacks.metrics.registry import metric_label
 from simulations.report import text
 from simulations.report.analysis.verdict import rule
 from simulations.report.drawing.looks import MARKERS
-from simulations.report.studies.control import LEAST_IMAGES
 
 SWATCH = Markup('<span class="swatch" style="color:{}" data-mark="{}"></span>')
 TEMPLATES = Path(__file__).parents[1] / "templates"

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from markupsafe import Markup
 
 from attacks.metrics.images import IDENTIFIED
+from attacks.metrics.metric import LEAST_IMAGES
 from simulations.report.analysis.finding import Finding
 from simulations.report.analysis.verdict import LEAKS
 from simulations.report.columns import Column, Table, number
 from simulations.report.section import Content, Section
-from simulations.report.studies.control import LEAST_IMAGES
 from simulations.report.studies.study import Study
 from simulations.report.text import NOTHING
 from simulations.run_folder.rows import Row

@@ -9,7 +9,7 @@ from typing import Any
 
 from attacks.metrics.guesses import LABEL_ACCURACY, MEMBERSHIP_AUC, MEMBERSHIP_TPR
 from attacks.metrics.images import IDENTIFIED, PSNR, RECOGNITION
-from attacks.metrics.metric import IMAGES, LABELS, REPRESENTATIVES, Family
+from attacks.metrics.metric import IMAGES, LABELS, LEAST_IMAGES, REPRESENTATIVES, Family
 from attacks.metrics.names import Role
 from attacks.metrics.registry import METRICS, metric_of
 from simulations.report.studies.baselines import Audit, Nulls, audit_of, closest, leaks
@@ -45,9 +45,6 @@ def class_attacks(rows: Iterable[Row]) -> frozenset[str]:
     return frozenset(row.attack for row in rows if row.metric in CLASS_METRICS)
 
 
-LEAST_IMAGES = 16
-"""Attacked images below which there is no verdict. With 16, Student's factor is 2.1 (with 4 it is 3.2, with 2 it is 12.7, and an
-interval may run from -33 to 96 dB), and the exact interval of 16 of 16 reaches down to 79 % (of 2 of 2 to 16 %)."""
 LEAST_OTHERS = 100
 """Non-members from which a false positive rate of 1 % can be reached at all without being 0."""
 

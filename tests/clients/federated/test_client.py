@@ -261,8 +261,9 @@ def test_the_audit_scores_against_original_and_transformed() -> None:
     swapped = flat(audit_guesses(mixing, "probe", unseen(leaked)))
     assert swapped["psnr-transformed"] == [100.0] * 4
     assert max(swapped["psnr-original"]) < 30
-    with pytest.raises(ValueError, match="1 guesses for 2 observations"):
-        audit_guesses(mixing, "probe", unseen(perfect[:1]))
+    assert flat(audit_guesses(mixing, "probe", unseen(perfect[:1])))["label-accuracy"] == [1.0], "of the first alone"
+    with pytest.raises(ValueError, match="4 guesses for 2 observations"):
+        audit_guesses(mixing, "probe", unseen(perfect * 2))
 
 
 def test_a_limited_round_is_scored_against_the_examples_it_used_and_labels_as_multisets() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from attacks import choice
-from attacks.choice import EXACT, Turns
+from attacks.choice import EXACT, Needless, Turns
 from attacks.exact.head_inversion import HeadInversion
 from attacks.gradient.labels import LabelInference
 from attacks.gradient.presets import InvertingGradients
@@ -60,13 +60,15 @@ def test_a_kind_is_a_value_that_another_process_finds_by_its_name() -> None:
         type("Own", (Kind,), {"name": "own"})
 
 
-def test_an_mlp_is_solved_and_the_search_is_spared_where_no_control_needs_it(tmp_path: Path) -> None:
-    rows = rows_of(tmp_path / "run", model="mlp", probe_images=2, defenses=MIXER, update_attacks="")
+def test_an_mlp_is_solved_and_the_search_runs_on_as_many_images_as_a_control_takes(tmp_path: Path) -> None:
+    changes = {"probe_images": 2, "probe_targets": 12, "update_attacks": ""}
+    rows = rows_of(tmp_path / "run", model="mlp", defenses=MIXER, **changes)
     solver, search = repr(EXACT[0]), repr(SEARCH)
     plain, mixed = (statuses(rows, defense, "one-step probe") for defense in ("", MIXER))
     assert plain[solver] == mixed[solver] == "scored"
     assert (plain[search], mixed[search]) == ("scored", "not-needed")
     best = {(r["defense"], r["attack"]): r for r in rows if (r["metric"], r["reference"]) == ("psnr", "transformed")}
+    assert (best["", solver]["n"], best["", search]["n"], best["", search]["clients"]) == (48, 16, 2)
     assert best["", solver]["value"] > 60
     assert best[MIXER, solver]["value"] > 60, "the mixed image is exact"
     # The refinements of the defence stand behind the attack that found something, and behind no other.
@@ -115,8 +117,8 @@ def test_auto_is_the_default_and_explicit_attacks_never_take_turns() -> None:
     plain, mixed = usual.pipelines
     for kind in (PROBE, UPDATE):
         assert usual.attacks[kind] == kind.usual("")
-        assert (usual.in_turn(plain, kind), usual.in_turn(mixed, kind)) == (False, True)
+        assert (usual.needless(plain, kind), usual.needless(mixed, kind)) == (Needless.SAMPLE, Needless.SKIP)
     named = Experiment.of(defenses=MIXER, probe_attacks="; ".join(map(repr, choice.ON_PROBES)))
     assert named.attacks[PROBE] == list(choice.ON_PROBES)
-    assert not named.in_turn(mixed, PROBE)
-    assert Experiment.of(defenses="").in_turn(plain, PROBE), "no other pipeline needs a control"
+    assert named.needless(mixed, PROBE) is Needless.RUN
+    assert Experiment.of(defenses="").needless(plain, PROBE) is Needless.SKIP, "no other pipeline needs a control"

@@ -8,7 +8,7 @@ import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from torch import Tensor, nn
 
-from simulations.report.studies.control import LEAST_IMAGES
+from attacks.metrics.metric import LEAST_IMAGES
 from strategies.external_app.nodes import common_config
 from strategies.external_app.record import AuditError, say_how_many
 from strategies.external_app.settings import ENOUGH, AuditSettings
