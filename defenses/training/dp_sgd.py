@@ -52,6 +52,8 @@ from defenses.training.example_gradients import (
 from defenses.training.poisson_steps import Sampling, poisson_loader, safe_for_empty_batches
 from defenses.training.quiet_import import opacus_module
 
+LEAST_EPSILON = 1e-3
+"""Of a target: less tells a reader nothing more, and takes noise beyond all use."""
 LEAST_RATE = 1e-6
 """Of a sample: an epoch is then a million steps."""
 
@@ -128,9 +130,12 @@ class DPSGD(TrainingDefense):
             require(self.target_epsilon is None, self, "target_epsilon", "None when noise_multiplier is given")
         else:
             budget = (
-                is_number(self.target_epsilon) and self.target_epsilon is not None and 0 < self.target_epsilon <= 1e6
+                is_number(self.target_epsilon)
+                and self.target_epsilon is not None
+                and LEAST_EPSILON <= self.target_epsilon <= 1e6
             )
-            require(budget, self, "target_epsilon", "a number above 0 and up to 1e6, or None with a noise_multiplier")
+            known = f"a number from {LEAST_EPSILON:g} to 1e6, or None with a noise_multiplier"
+            require(budget, self, "target_epsilon", known)
         if self.target_epsilon is not None and self.accountant == RDP:
             least = least_epsilon(self.target_delta)
             reachable = f"above {least:.4g}, which no noise goes below at target_delta = {self.target_delta:g}"

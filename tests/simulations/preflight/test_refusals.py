@@ -58,7 +58,7 @@ REFUSED = [
     ("data-dir=/p\udce9", "data-dir is '/p\\udce9'; allowed: text in UTF-8"),
     ("resume=true", "resume is True; allowed: False. `fedveil run --resume DIR` goes on"),
     # Defences and attacks.
-    ("defenses=DPSGD(target_epsilon=0.001)", "allowed: above 0.008367, which no noise goes below"),
+    ("defenses=DPSGD(target_epsilon=0.001, accountant='rdp')", "allowed: above 0.008367, which no noise goes below"),
     ("defenses=GaussianNoise(std=1e308)", "std is 1e+308; allowed: 0, or a number from 1e-12 to 1e+06"),
     ("defenses=Clip(max_norm=1); Clip(max_norm=1.0)", "given twice; allowed: each pipeline once"),
     ("defenses=Clip(max_norm=1) | VisualMixer()", "write VisualMixer"),
