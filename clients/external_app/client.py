@@ -132,6 +132,10 @@ def read_data(data: Examples | tuple[Examples, Examples]) -> tuple[Tensor, Tenso
 
 def _read_examples(data: Examples) -> tuple[Tensor, Tensor]:
     """Images (N, C, H, W) in [0, 1] and classes (N,) of a map-style data set."""
+    if not all(hasattr(data, name) for name in ("__len__", "__getitem__")):
+        raise DataMistake(
+            f"data gives {type(data).__name__}; expected a map-style data set of pairs (image in [0, 1], class)"
+        )
     pairs = [data[at] for at in range(len(data))]  # type: ignore[arg-type]
     if not pairs:
         raise DataMistake("data gives no examples")

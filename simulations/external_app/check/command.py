@@ -30,13 +30,14 @@ def check_app(
 ) -> None:
     """Try a Flower app up to its first round, as an audit would, and print the lines to add. Nothing trains.
 
-    The app's source is read. A child process imports the app and runs its ServerApp up to the first message of training, without
-    network where the system can take it away; the model is tried as attacks use it. No data are loaded.
+    A child process imports the app and runs its ServerApp up to the first message of training, without network where the system can
+    take it away; the model is tried as attacks use it. No data are loaded. Of the source the check reads the imports and the call
+    that starts the strategy: where the images come from, and how the app normalises them, is yours to fill in.
 
     Exit codes: 0 for an app that is ready or becomes so by the added lines, 2 for one that cannot be audited or checked.
     """
     from simulations.external_app.check.checking import check_app as check
-    from simulations.external_app.check.lines import printed
+    from simulations.external_app.check.report import printed
 
     try:
         report = check(path, nodes)

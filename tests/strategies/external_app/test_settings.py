@@ -86,6 +86,8 @@ def test_data_that_is_no_data_is_named() -> None:
     pairs = list(digits(node_of(0)))
     odd: Any
     for odd, why in (
+        (None, r"data gives NoneType; expected a map-style data set of pairs"),
+        ((pairs, ...), r"data gives ellipsis; expected a map-style data set of pairs"),
         ([(torch.zeros(1, 2, 2), 3.7)], r"a class is 3\.7; expected a whole number"),
         ((pairs, pairs, pairs), "a tuple of 3; expected a data set, or a pair"),
         ((pairs[0], pairs[1]), "or a tuple of two such data sets"),

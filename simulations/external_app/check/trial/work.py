@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from clients.process.own_code import OwnCodeError
 from clients.process.trial_process import tried
-from simulations.external_app.check.source.project import Project
+from simulations.external_app.check.project import Project
 
 SPARE = 30.0
 """Seconds for fedveil's own imports."""

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-from simulations.external_app.check.source.project import Project, read_project
-
 CONFIG = """
 num-server-rounds = 2
 learning-rate = 0.05
@@ -114,8 +112,3 @@ def small_app(folder: Path, *changes: tuple[str, str, str], config: str = CONFIG
     for name, text in texts.items():
         (package / f"{name}.py").write_text(text)
     return folder
-
-
-def project_of(folder: Path, *changes: tuple[str, str, str], **files: str) -> Project:
-    """The same, read."""
-    return read_project(small_app(folder, *changes, **files))

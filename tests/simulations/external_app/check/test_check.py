@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from simulations.cli import app as command_line
 from simulations.external_app.check import AppReport, check_app
 from simulations.external_app.check.checking import MOST_NODES
-from simulations.external_app.check.lines import printed
+from simulations.external_app.check.report import printed
 from simulations.runtime.local_grid import LocalGrid
 from simulations.settings.errors import ConfigError
 from tests.lines import read_lines
@@ -27,10 +27,18 @@ def test_a_small_app_is_understood_and_the_text_says_how_to_audit_it(tmp_path: P
     assert (report.server.strategy, report.server.rounds, report.server.asked) == (["FedAvg"], 2, 2)
     assert report.server.message == {"lr": 0.05, "server-round": 1}
     assert (report.model.factory, report.model.images) == ("small.task:Net", "(1, 8, 8)")
-    (read_once,) = report.to_decide
-    assert read_once.startswith("Read pixels(context) once")
-    server = next(one.text for one in report.additions if "audited(" in one.text)
-    call = " ".join(server.split()).replace("( ", "(").replace(", )", ")")
+    assert [one.split(" ")[:2] for one in report.to_decide] == [
+        ["Fill", "in"],
+        ["mean", "and"],
+        ["Each", "image"],
+    ]
+    client, server = (
+        next(one for one in report.additions if call in one.text) for call in ("answer_audits(", " audited(")
+    )
+    assert (client.file, client.where) == ("small/client.py", "at the end")
+    assert client.text.endswith("answer_audits(app, model=Net, data=pixels, mean=..., std=...)")
+    assert (server.file, server.where) == ("small/server.py", "before `strategy.start(` (server.py:15)")
+    call = " ".join(server.text.split()).replace("( ", "(").replace(", )", ")")
     assert call == f'strategy = audited(strategy, "{tmp_path / "app"}-audit", Net)', "no number is a person's word"
     text = printed(report)
     assert f'flwr run {tmp_path / "app"} --stream --federation-config "num-supernodes=2"' in text
@@ -77,11 +85,23 @@ def clean_modules() -> Iterator[None]:
             del sys.modules[name]
 
 
+OWN = """    loaders = load_data(context.node_config["partition-id"], context.node_config["num-partitions"], 8)
+    return tuple([(((x * 0.5 + 0.25) * 255).round() / 255, y) for x, y in loader.dataset] for loader in loaders)
+"""
+"""What a person writes into ``pixels`` of a small app."""
+
+
 @pytest.mark.long
 def test_an_app_is_ready_by_the_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clean_modules: None) -> None:
-    """The printed lines are added; then labels are inferred from probes of own images."""
+    """The printed lines are added and completed; then labels are inferred from probes of own images."""
     app = small_app(tmp_path / "app")
     added(app, check_app(app))
+    (reason,) = check_app(app).refused
+    assert "ValueError: answer_audits: mean is Ellipsis; allowed: a number" in reason
+    completed = app / "small" / "client.py"
+    text = completed.read_text().replace("mean=..., std=...", "mean=0.25, std=0.5")
+    assert text.count("    ...\n") == 1
+    completed.write_text(text.replace("    ...\n", OWN))
     path = app / "small" / "server.py"
     again = check_app(app)
     assert (again.additions, again.to_decide, again.exit_code) == ((), (), 0)
@@ -116,7 +136,7 @@ FROM_SOURCE: list[tuple[str, Change]] = [
 """What is refused, and the change of a small app; none of these apps is run."""
 
 
-def test_what_no_audit_can_do_is_refused_from_the_source(tmp_path: Path) -> None:
+def test_what_no_audit_can_do_is_refused_from_the_imports(tmp_path: Path) -> None:
     for at, (reason, change) in enumerate(FROM_SOURCE):
         report = check_app(small_app(tmp_path / str(at), change))
         assert reason in report.refused[0]
@@ -139,8 +159,6 @@ FROM_TRIAL: list[tuple[str, Change]] = [
     ("after its message 'query.embed', which no node answers here",
      ("server", "    strategy.start(", SENDS.format("while True: ", "query.embed"))),
     ("the model answers one image with shape (4,)", ("task", ".flatten(1))", ".flatten(1)).squeeze()")),
-    ("nn.BCEWithLogitsLoss() (task.py:26), for numbers, several labels or one answer of yes or no",
-     ("task", "nn.CrossEntropyLoss()", "nn.BCEWithLogitsLoss()")),
     ("the first round of the ServerApp was not seen, as configure_train raised",
      ("server", "    strategy.start(", "    strategy.configure_train = None\n    strategy.start(")),
     ("the model ends in one output", ("task", "nn.Linear(2 * 36, 4)", "nn.Linear(2 * 36, 1)")),
@@ -160,17 +178,6 @@ def test_an_app_whose_first_round_is_not_seen_or_that_no_audit_fits_is_never_rea
         assert report.exit_code == 2
         assert "Ready" not in printed(report)
         assert [one.where for one in report.additions][-2:-1] == ["at the top"], reason
-
-
-def test_a_loss_of_one_hot_classes_is_a_hint_and_no_reason_against_an_audit(tmp_path: Path) -> None:
-    mean = ("task", "nn.CrossEntropyLoss()", "nn.MSELoss()")
-    report = check_app(small_app(tmp_path / "numbers", mean))
-    assert report.refused[0].startswith("the clients train with nn.MSELoss() (task.py:26), for numbers")
-    one_hot = ("task", "net(images), labels)", "net(images), nn.functional.one_hot(labels, 4).float())")
-    report = check_app(small_app(tmp_path / "classes", mean, one_hot))
-    assert report.refused == ()
-    (hint,) = (one for one in report.to_decide if "the loss" in one)
-    assert hint.startswith("The source has the loss nn.MSELoss() (task.py:26). answer_audits assumes cross entropy")
 
 
 def test_mods_of_an_app_that_answers_audits_are_those_before_it_was_wrapped() -> None:

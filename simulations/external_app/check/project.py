@@ -7,12 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from simulations.console.command_line import read_toml
 from simulations.settings.errors import ConfigError
-
-Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @dataclass(frozen=True)
@@ -35,11 +33,6 @@ class Module:
                 found |= {one.asname or one.name: f"{self.source_of(node)}.{one.name}" for one in node.names}
         return found
 
-    def around(self, node: ast.AST) -> Function | None:
-        """The innermost function around a node; None at the top level."""
-        functions = (one for one in ast.walk(self.tree) if isinstance(one, Function) and one is not node)
-        return next((one for one in reversed(list(functions)) if node in ast.walk(one)), None)
-
     def source_of(self, node: ast.ImportFrom) -> str:
         """The module that an import names, with the dots of a relative one resolved."""
         if not node.level:
@@ -47,23 +40,20 @@ class Module:
         package = self.name.split(".") if self.path.name == "__init__.py" else self.name.split(".")[:-1]
         return ".".join([*package[: len(package) - node.level + 1], *filter(None, [node.module])])
 
-    def full(self, expression: ast.expr) -> str:
-        """The dotted name of an expression through the file's imports, such as ``torch.nn.Linear``; "" for no dotted name."""
-        first, _, rest = ast.unparse(expression).partition(".")
-        if not first.isidentifier() or not all(map(str.isidentifier, rest.split(".") if rest else [])):
-            return ""
-        return ".".join([self.imported.get(first, f"{self.name}.{first}"), *filter(None, [rest])])
 
-    def at(self, node: ast.AST) -> str:
-        """File and line."""
-        return f"{self.path.name}:{getattr(node, 'lineno', 0)}"
+class Start(NamedTuple):
+    """The call that starts the rounds: the variable before ``.start(`` or "", file and line, indentation."""
+
+    strategy: str
+    where: str
+    indent: int
 
 
 @dataclass(frozen=True)
 class Project:
     """An app as its files describe it: its entry points (``module:object``), run configuration, and the files that they import.
 
-    Keys of tables in ``run_config`` are joined by dots. ``client_modules`` names the files of the ClientApp, its own first.
+    Keys of tables in ``run_config`` are joined by dots.
     """
 
     folder: Path
@@ -71,7 +61,6 @@ class Project:
     client_app: str
     run_config: Mapping[str, Any]
     modules: Mapping[str, Module]
-    client_modules: tuple[str, ...]
 
     @property
     def client(self) -> Module | None:
@@ -83,15 +72,26 @@ class Project:
         """The file of the ServerApp."""
         return self.modules.get(self.server_app.partition(":")[0])
 
-    def of_client(self) -> Iterator[Module]:
-        """The files of ``client_modules``."""
-        return (self.modules[name] for name in self.client_modules)
-
-    def calls(self) -> Iterator[tuple[Module, ast.Call]]:
-        """Every call in the files of the client, from top to bottom."""
-        for module in self.of_client():
-            calls = (node for node in ast.walk(module.tree) if isinstance(node, ast.Call))
-            yield from ((module, node) for node in sorted(calls, key=lambda node: node.lineno))
+    @cached_property
+    def start(self) -> Start | None:
+        """The call of ``.start(`` in the file of the ServerApp that is given a grid; None where there is none."""
+        server = self.server
+        for node in ast.walk(server.tree) if server else ():
+            if (
+                server
+                and isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr == "start"
+            ):
+                if "grid" not in {one.arg for one in node.keywords} and len(node.args) < 2:
+                    continue
+                receiver = node.func.value
+                line = server.path.read_text(encoding="utf-8-sig").splitlines()[node.lineno - 1]
+                return Start(
+                    receiver.id if isinstance(receiver, ast.Name) else "", f"{server.path.name}:{node.lineno}",
+                    len(line) - len(line.lstrip()),
+                )  # fmt: skip
+        return None
 
     def imports(self) -> set[str]:
         """Full dotted names of all that the app's files import."""
@@ -122,11 +122,9 @@ def read_project(folder: Path) -> Project:
             )
     modules: dict[str, Module] = {}
     _follow(folder, components["clientapp"].partition(":")[0], modules)
-    of_client = tuple(modules)
     _follow(folder, components["serverapp"].partition(":")[0], modules)
-    return Project(
-        folder, components["serverapp"], components["clientapp"], dict(_flat(_table(app, "config"))), modules, of_client,
-    )  # fmt: skip
+    config = dict(_flat(_table(app, "config")))
+    return Project(folder, components["serverapp"], components["clientapp"], config, modules)
 
 
 def _table(values: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
