@@ -1,7 +1,5 @@
 """Attacks of a curious server, or of a malicious server (``active``), and metrics; importable without Flower, Ray or Opacus."""
 
-from __future__ import annotations
-
 # "X as X" is an export for type checkers (PEP 484).
 from attacks.active.class_fishing import ClassFishing as ClassFishing
 from attacks.active.first_layer import ImprintLayer as ImprintLayer

@@ -1,7 +1,5 @@
 """One-to-one assignments of the lowest total cost."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Base class of attacks, which map observed messages to guesses; ``attacks.scoring`` scores the guesses in a later step."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Generic, Literal, Self, TypeVar

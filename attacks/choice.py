@@ -3,8 +3,6 @@
 What applies is found by running: an exact attack without a place says so at once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any

@@ -1,7 +1,5 @@
 """The search of white-box inversions by AMSGrad, which keeps the best iterate of each image, and reports of how far a search is."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar

@@ -1,7 +1,5 @@
 """Distances between images (B, C, H, W) in [0, 1], and how rough an image is: one number for each."""
 
-from __future__ import annotations
-
 import math
 
 import torch

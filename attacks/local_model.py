@@ -1,7 +1,5 @@
 """The model that a client ended its local training with, as its update gives it away."""
 
-from __future__ import annotations
-
 import copy
 from typing import TypeVar
 

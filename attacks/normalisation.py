@@ -1,7 +1,5 @@
 """From images in [0, 1] to what the clients' model sees, and back."""
 
-from __future__ import annotations
-
 from typing import Protocol
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Updates as a curious server observes them: the received tensors, and its knowledge of the client's training."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Self
 

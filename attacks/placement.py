@@ -1,7 +1,5 @@
 """Where an attack computes: what it is given moves to one device, and its guesses come back to the host."""
 
-from __future__ import annotations
-
 import copy
 import operator
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """What a client does to images before it sends what its half makes of them: its own code, and what a server can run itself."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 

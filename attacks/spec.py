@@ -1,7 +1,5 @@
 """The configuration language of attacks, ``DLG(iterations=100) | LearnedRestorer()``, and the attacks that it may name."""
 
-from __future__ import annotations
-
 from attacks.base import AnyAttack, Attack
 from attacks.observations import AttackError
 from attacks.refinement.base import Chain, Refinement

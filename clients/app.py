@@ -15,8 +15,6 @@ Probes and audits are answered as the node's own configuration allows (``clients
 of the code ``REFUSED``; an answer that leaves out a part carries ``withheld``: key of the configuration -> reason.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 

@@ -3,8 +3,6 @@
 Configuration text may name every concrete class here: ``parse("ATS() | Clip(max_norm=2)")``.
 """
 
-from __future__ import annotations
-
 # "X as X" is an export for type checkers (PEP 484).
 from defenses.base import Batch as Batch
 from defenses.base import Defense as Defense

@@ -1,7 +1,5 @@
 """Range checks for hyper-parameters, so that every defence and attack refuses bad values in the same words."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields

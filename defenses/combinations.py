@@ -1,7 +1,5 @@
 """Combinations of defences that are refused: false guarantees, defences that undo each other, or missing inputs."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """A chain's stages on smashed data: encoding at the client, decoding at the server, and fits of stages that learn."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """Pure tensor arithmetic that several defences share: maps of updates, clipping factors, and noise from a CPU generator."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """What the modules of a network get and return while it runs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any

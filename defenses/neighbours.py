@@ -4,8 +4,6 @@ An epsilon means nothing without them. They also say what may be public: a bound
 anything that is sent follows from the number of examples, such as the divisor of a mean or the weight of an average.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from types import MappingProxyType
 

@@ -1,7 +1,5 @@
 """Pipelines: defences in a chain, each at its stage of the client's work. "No defence" is the empty chain, not a class."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

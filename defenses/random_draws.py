@@ -1,7 +1,5 @@
 """Generators for random draws, seeded by a key or by another generator."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 from collections.abc import Iterator

@@ -4,8 +4,6 @@
 ``read_files`` opens files.
 """
 
-from __future__ import annotations
-
 import ast
 import difflib
 import inspect

@@ -1,7 +1,5 @@
 """Tensors and numbers by name: what updates, weights, records and diagnostics are in all five packages."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 from torch import Tensor, nn

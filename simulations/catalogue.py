@@ -1,7 +1,5 @@
 """The output of ``fedveil list``: names, parameters with defaults, assumptions, and sources."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import MISSING, fields

@@ -1,7 +1,5 @@
 """The command ``fedveil``: run an experiment, attack a recorded update, search policies, list what there is."""
 
-from __future__ import annotations
-
 import sys
 from importlib.metadata import version
 from io import TextIOWrapper

@@ -1,7 +1,5 @@
 """Checks of an experiment before anything starts: its data, its model, its folder, and the memory that it needs."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping

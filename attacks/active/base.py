@@ -1,7 +1,5 @@
 """Base of attacks by an active server, which manipulates the model sent to a client and attacks the client's update."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass

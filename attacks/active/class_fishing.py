@@ -1,7 +1,5 @@
 """Class fishing: a head that silences all classes but one, so that a large batch gives the gradient of few images."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Manipulated first layers: the imprint layer of Robbing the Fed, which sorts a batch into bins, and trap weights."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 from typing import Self

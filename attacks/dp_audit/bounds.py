@@ -12,8 +12,6 @@ Differential Privacy", 2019; corollary 2.13 for the epsilon of mu.
 Fix the number of guesses before the scores are seen. To try several numbers, take the ``strongest`` of their bounds.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The verdict of an audit: a claimed epsilon beside the lower bounds that several views of a mechanism give."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 

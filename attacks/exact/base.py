@@ -1,7 +1,5 @@
 """Base of attacks that solve the equations of a gradient for its examples, and the labels of these."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F

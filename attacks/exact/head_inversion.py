@@ -1,7 +1,5 @@
 """Recovery of a linear layer's inputs behind a convolutional network, and of images with these features."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

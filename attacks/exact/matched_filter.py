@@ -1,7 +1,5 @@
 """A matched filter: the picture that noise left in the gradient of a layer on pixels, read along the directions of a class."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Self
 

@@ -1,7 +1,5 @@
 """Examples that SPEAR's search has missed, recovered from the remainder after the found ones."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """Pixels of a vision transformer's input, from the gradients of its patch projection and of its position embedding."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections import Counter

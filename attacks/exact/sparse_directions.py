@@ -1,7 +1,5 @@
 """Directions q with many zeros in L q: each is, up to its length, a column of dL/dZ behind a ReLU."""
 
-from __future__ import annotations
-
 import math
 from typing import ClassVar
 

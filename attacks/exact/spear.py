@@ -1,7 +1,5 @@
 """SPEAR: exact inputs of a linear layer followed by a ReLU, from the gradient of a whole batch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar

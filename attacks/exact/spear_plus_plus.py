@@ -1,7 +1,5 @@
 """SPEAR++: batches beyond the reach of SPEAR's sampling, noisy updates and updates of several steps."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """Gradient inversion that does not match the gradients of a stochastic layer and of the layers after it."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.func import functional_call, grad

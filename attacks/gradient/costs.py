@@ -1,7 +1,5 @@
 """How far a dummy gradient is from the observed one: what a gradient inversion minimises, before any prior."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Gradient inversion: find images whose gradient matches the one that the client sent."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

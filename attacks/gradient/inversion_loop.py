@@ -1,7 +1,5 @@
 """First-order descent on many independent problems at once; the rows of every matrix (T, D) are problems."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise

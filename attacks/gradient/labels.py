@@ -1,7 +1,5 @@
 """Labels from the gradient of the last fully connected layer, and the learning rate when the server does not know it."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F

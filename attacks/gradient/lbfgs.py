@@ -1,7 +1,5 @@
 """L-BFGS on many independent problems at once: with a line search, and with the fixed step of ``torch.optim.LBFGS``."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 

@@ -4,8 +4,6 @@
 attacks of the ATS paper (section 6 and released configuration), untuned, for comparison with its tables.
 """
 
-from __future__ import annotations
-
 from attacks.gradient.inversion import GradientInversion
 from defenses.checks import algorithm
 

@@ -1,7 +1,5 @@
 """Gradient inversion of updates of any number of local steps, by the gradient at one point between the two models."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

@@ -1,7 +1,5 @@
 """ClassGAN: train an image generator against one client's models and draw its classes."""
 
-from __future__ import annotations
-
 import copy
 
 import torch

@@ -1,7 +1,5 @@
 """Membership inference from several rounds: gradients of single records beside the updates of a client."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Membership inference by likelihood ratios against shadow models: what these attacks share, and LiRA and RMIA, both offline."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self

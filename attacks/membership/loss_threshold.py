@@ -1,7 +1,5 @@
 """Membership inference (was this record in the client's training data?) by a test on the client's model."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass, field
 from typing import Self

@@ -1,7 +1,5 @@
 """Decision rules that compare a record's confidence under the client's model with that under models without it, and their prior."""
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

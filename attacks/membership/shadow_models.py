@@ -1,7 +1,5 @@
 """Membership inference by shadow models: the server repeats the client's training on data with known members."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Self

@@ -1,7 +1,5 @@
 """What an attack spent, and the loss that it minimised."""
 
-from __future__ import annotations
-
 from attacks.metrics.metric import Metric, Share
 
 OBJECTIVE = Metric("objective", higher_leaks=False)

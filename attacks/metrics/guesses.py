@@ -1,7 +1,5 @@
 """Metrics of guesses that are no images of one person: labels, cells of a table, members, attributes, class representatives."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Metrics of reconstructed images."""
 
-from __future__ import annotations
-
 from attacks.image_measures import correlation, mse, psnr, ssim
 from attacks.metrics.metric import FROM_0, IMAGES, UNIT, Binary, Hit, Metric, OverSeeds, Share
 

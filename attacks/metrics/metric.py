@@ -1,7 +1,5 @@
 """What a metric is: its name, values, direction and intervals, and the family that one positive control decides for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from enum import Enum

@@ -1,7 +1,5 @@
 """What a score is called: its metric and reference, and whose guess it is of. Objects inside the program, texts in messages."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """All metrics, by name."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from types import MappingProxyType
 

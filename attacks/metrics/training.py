@@ -1,7 +1,5 @@
 """Metrics of a run: accuracy, budget, traffic, seconds, the client half's cost, what answers are worth, what a defence counts."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 

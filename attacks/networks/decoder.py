@@ -1,7 +1,5 @@
 """A small transformer from smashed data to images, which reads tokens at their slots or as a set without order."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """The generator of ``ClassGAN``, and random shifts of images."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F

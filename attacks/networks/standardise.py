@@ -1,7 +1,5 @@
 """A layer that standardises the inputs of a network by the mean and the standard deviation of a sample."""
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 

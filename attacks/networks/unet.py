@@ -1,7 +1,5 @@
 """A small U-Net that maps images to images of the same size, whatever that size is."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import torch

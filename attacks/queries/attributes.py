@@ -1,7 +1,5 @@
 """Inference of a second attribute from features that are sent to be answered: the forward attack of delta protection."""
 
-from __future__ import annotations
-
 import math
 from typing import Self
 

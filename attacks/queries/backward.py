@@ -1,7 +1,5 @@
 """The backward attack of delta protection: white-box inversion of features by He, Zhang and Lee."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

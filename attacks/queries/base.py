@@ -1,7 +1,5 @@
 """Queries as the server observes them, the base of attacks on queries, and the search for the images behind one."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 

@@ -1,7 +1,5 @@
 """A network that maps features of a query back to images, with the client half as a black box."""
 
-from __future__ import annotations
-
 import math
 from typing import Self
 

@@ -1,7 +1,5 @@
 """White-box inversion of queries: find images that the client's side maps to the sent tensor."""
 
-from __future__ import annotations
-
 import torch
 from torch.nn import functional as F
 

@@ -1,7 +1,5 @@
 """What attacks share that learn from features of auxiliary images: the hold-out, the features, steps and scores."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self

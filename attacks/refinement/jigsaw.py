@@ -1,7 +1,5 @@
 """Placing the pixels of an image plane so that neighbours are alike, each inside its window."""
 
-from __future__ import annotations
-
 import functools
 from itertools import permutations
 

@@ -1,7 +1,5 @@
 """Undoing an input defence with a network that was trained on protected and clean auxiliary images."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Self
 

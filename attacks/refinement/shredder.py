@@ -1,7 +1,5 @@
 """Undoing shuffles inside windows without a learned prior: by annealing of swaps (shredder) or matching of pixels (jigsaw)."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple

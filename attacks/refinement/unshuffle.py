@@ -1,7 +1,5 @@
 """Base of attacks on shuffles inside windows: inference of the windows, and the null baseline of window means."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace

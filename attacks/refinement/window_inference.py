@@ -5,8 +5,6 @@ image that was not shuffled at that scale, the means differ more and the channel
 therefore judges each region of Algorithm 1 by the variance of its parts' means at each scale and by the channels' agreement.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import combinations, pairwise

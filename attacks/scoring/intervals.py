@@ -1,7 +1,5 @@
 """Intervals of means and shares, and the chance of hits, with their sources; ``attacks.scoring.roc`` has those of ROC curves."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Sequence

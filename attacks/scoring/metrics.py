@@ -4,8 +4,6 @@ Images are (B, C, H, W) floating point; ``data_range`` is the distance between t
 images in [0, 1]). Scores are per image, so that a report can show the worst one; averaging is left to the reader of the list.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from functools import singledispatch

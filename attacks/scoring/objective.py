@@ -3,8 +3,6 @@
 One object for each kind of task; a run has one (``clients.task.task.Plan.objective``).
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence

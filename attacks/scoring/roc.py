@@ -4,8 +4,6 @@ All functions take two vectors of scores, higher = more likely a member, and use
 all scores changes nothing. Infinite scores are fine; NaN has no order and is refused.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Smashed data as the server of split learning observes them, the base of attacks on them, and the plainest."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Generic, Self, TypeVar
 

@@ -3,8 +3,6 @@
 The client's blocks commute with permutations. So tokens can be inverted in the order in which they were sent, whatever it is.
 """
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass
 from typing import Any, Self

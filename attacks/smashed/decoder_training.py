@@ -1,7 +1,5 @@
 """What attacks share that learn to invert smashed data: auxiliary transmissions, the training, the held-out score, the guess."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Self

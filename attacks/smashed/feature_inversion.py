@@ -1,7 +1,5 @@
 """White-box inversion of smashed data: find images that the client half maps to the received tokens."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Self
 

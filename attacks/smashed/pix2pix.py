@@ -1,7 +1,5 @@
 """Smashed data to images by a conditional GAN."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F

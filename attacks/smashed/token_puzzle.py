@@ -1,7 +1,5 @@
 """Undoing a shuffle of tokens with the client half alone: exact pixels by inversion, then the jigsaw puzzle of their borders."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import Self

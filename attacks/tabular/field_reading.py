@@ -1,7 +1,5 @@
 """Recovery of a row from shuffled or noisy embeddings: the field of each embedding, then its category."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Self
 

@@ -1,7 +1,5 @@
 """Random crops and flips: the usual augmentation of networks for small pictures; not a defence."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F

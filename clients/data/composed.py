@@ -4,8 +4,6 @@ They stand in for CelebA's attributes where nothing can be downloaded. Which ima
 seed: every process gets the same examples.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace

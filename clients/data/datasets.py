@@ -1,7 +1,5 @@
 """Data sets by name, read from installed packages or from files, and from the network only with ``download``."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass

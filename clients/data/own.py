@@ -1,7 +1,5 @@
 """The user's own data, by ``file.py:function`` or ``package.module:function`` that returns map-style torch data sets."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence, Sized
 from typing import Any
 

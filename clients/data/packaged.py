@@ -1,7 +1,5 @@
 """Data sets that need no files of the user: 5,000 digits beside this code, and scikit-image's faces and photographs."""
 
-from __future__ import annotations
-
 import base64
 import importlib.util
 import itertools

@@ -1,7 +1,5 @@
 """Partitions of a data set's indices over the clients, equal to those that the partitioners of Flower Datasets draw."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Public tables: people of the US Census (Census-Income, KDD), and clicks on advertisements (Criteo)."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -4,8 +4,6 @@ A row of F columns is (1, F, 1) whole numbers, cell by cell, so that partitions,
 images; it is never scaled, normalised or cropped. Category 0 of every column means "missing, or never seen in training".
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

@@ -18,8 +18,6 @@ type               content                                             reply
 Flower's mods change the weights that a reply holds, so a probe is answered with weights too, one for each message.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random

@@ -1,7 +1,5 @@
 """Checks of the arguments of ``answer_audits`` when an app is loaded: a mistake would otherwise fail at every node."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from numbers import Real
 from typing import Any

@@ -4,8 +4,6 @@ An image of two pixel values spells the number in its first pixels. It can be re
 after any normalisation that treats all pixels of a channel alike. Augmentation of whole batches may destroy it.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """A client of an external Flower app: its images and labels, the steps of its probes, and the truth behind its updates."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

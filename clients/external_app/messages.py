@@ -1,7 +1,5 @@
 """An app's clients among the scenarios: their plan can be read anywhere, and their messages are answered in the app itself."""
 
-from __future__ import annotations
-
 from clients.external_app.client import AppClient
 from clients.external_app.plan import SCENARIO, AppPlan
 from clients.task.scenarios import ClientSide

@@ -1,7 +1,5 @@
 """The mods that act on an app's replies, and their settings."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import re

@@ -1,7 +1,5 @@
 """The images that a client trains on, saved in its own files; ``fedveil attack -s originals=FOLDER`` scores guesses by them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A Flower mod that applies update defences in any app."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import secrets

@@ -1,7 +1,5 @@
 """The privacy budget that a client reports with a round of training; no Flower here."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -5,8 +5,6 @@ defences per step -> step (under the training defences) -> update -> update defe
 mirror images, these come first, anew for every batch, and all protection after them is fresh as well.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Training on the server's own examples in the way of a client, for attacks that learn from their own models."""
 
-from __future__ import annotations
-
 import functools
 import math
 from dataclasses import replace

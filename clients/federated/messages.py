@@ -10,8 +10,6 @@ type               content                                             reply
 =================  ==================================================  ==================================================
 """
 
-from __future__ import annotations
-
 import functools
 import json
 from typing import Any

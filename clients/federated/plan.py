@@ -1,7 +1,5 @@
 """Settings that a run of federated learning fixes for its clients."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Self
 

@@ -18,8 +18,6 @@ Within a phase a node with an account (``clients.messages.account``) works with 
 defences have learned: under two of them, what is sent of an image would be two protected forms of it.
 """
 
-from __future__ import annotations
-
 import time
 
 import torch

@@ -1,7 +1,5 @@
 """Settings that a run of edge-cloud inference fixes for its clients."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import nn

@@ -1,7 +1,5 @@
 """A node's account of a run: what it sends once per round and pipeline, and what all messages of a round have in common."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from typing import Any

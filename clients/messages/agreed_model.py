@@ -1,7 +1,5 @@
 """A node's test whether a model that the server sends, to be trained or evaluated, can be the agreed one of its round."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import replace

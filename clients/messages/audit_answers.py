@@ -1,7 +1,5 @@
 """The answer to ``query.audit`` in every scenario: scores of guesses, and pictures where the node shares them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

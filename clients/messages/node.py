@@ -1,7 +1,5 @@
 """Shared parts of the ClientApp's message handlers: the watchdog, refusals, the addressed client, replies."""
 
-from __future__ import annotations
-
 import faulthandler
 import json
 import signal

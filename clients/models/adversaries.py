@@ -1,7 +1,5 @@
 """Networks that classify a second attribute from the features of a cut classifier, for the attacker and for defences against it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Every network is initialised from a seed alone, holds no in-place layer (Opacus 
 BatchNorm or has GroupNorm in its place, which DP-SGD needs because BatchNorm mixes examples.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable

@@ -4,8 +4,6 @@ A cut is named after the last unit of the client half and counts from 1, as publ
 convolution, ``bottleneck8`` behind the eighth bottleneck.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType

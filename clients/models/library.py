@@ -1,7 +1,5 @@
 """Networks of torchvision and timm for private training: random weights, no in-place layers, no BatchNorm."""
 
-from __future__ import annotations
-
 import math
 import pickle
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The user's own networks: by ``file.py:Class``, ``package.module:factory``, or the name of an entry point ``fedveil.models``."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import math

@@ -1,7 +1,5 @@
 """Published weights: those that an installed package brings, and how their images were normalised."""
 
-from __future__ import annotations
-
 import importlib.metadata
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Yao et al. (ICDM 2022, PatchShuffling) fine-tune pretrained transformers, ViT-B/
 positions, so those that the file has learned are left out.
 """
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Weights of convolutional classifiers from a file, for models that are fine-tuned rather than trained from nothing."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A small vision transformer for small images."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from torch import nn

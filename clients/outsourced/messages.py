@@ -8,8 +8,6 @@ type               content                                             reply
 =================  ==================================================  ==================================================
 """
 
-from __future__ import annotations
-
 import copy
 import time
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Settings that a run of outsourced training fixes for its clients."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from clients.task.task import WholeModelPlan

@@ -3,8 +3,6 @@
 Imported before numpy and torch: a process that has threads can leave nothing.
 """
 
-from __future__ import annotations
-
 import ctypes
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """Memory of this machine, of which a control group may allow a part."""
 
-from __future__ import annotations
-
 import contextlib
 from pathlib import Path
 

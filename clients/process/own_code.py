@@ -4,8 +4,6 @@ Naming it runs it. The user who starts a run names it; a deployed node runs none
 (``clients.secrets.policy.require_own_code``). An entry point needs no such permission: the operator installed its package.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import importlib

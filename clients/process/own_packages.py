@@ -3,8 +3,6 @@
 Imports nothing of them: ``simulations`` runs this file by its place, as ``clients`` may be the one that is not found.
 """
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Iterable
 from pathlib import Path

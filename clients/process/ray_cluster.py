@@ -4,8 +4,6 @@ Ray's processes unpickle, and so run, what they are sent. By default they listen
 authentication. A simulation needs neither: its processes are on one machine, and know each other.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import secrets

@@ -4,8 +4,6 @@ A file may end its process, crash it, use up its memory or never return. The pro
 these, and reports which one it was in one sentence.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

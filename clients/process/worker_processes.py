@@ -1,7 +1,5 @@
 """Results of a function over many inputs, computed in worker processes."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

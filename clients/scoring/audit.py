@@ -4,8 +4,6 @@ The client re-creates the batch of a round from its secret and scores a guess ag
 loses) and against the *transformed* ones that entered the model (what the gradient leaks).
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Guesses as tensors by name, for the message to the client that scores them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """Scores of guessed images and labels against a client's two references: original and transformed images."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

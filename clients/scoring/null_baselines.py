@@ -1,7 +1,5 @@
 """Null baselines, which use no observation, and scales, which are made from the originals for comparison."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 

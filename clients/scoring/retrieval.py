@@ -1,7 +1,5 @@
 """Candidate images: a guess identifies its image where it correlates most with that one among others of the same class."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A client's scoring of guessed table rows: the share of right cells, and the error of embeddings."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable
 

@@ -4,8 +4,6 @@ A batch is named by its number in the round: its examples, its shuffles and its 
 forward pass can be computed again when the gradient arrives.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

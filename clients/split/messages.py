@@ -23,8 +23,6 @@ the seed. What a trained half needs between messages is kept in the node's state
 answered as the node's configuration allows (``clients.secrets.policy``).
 """
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

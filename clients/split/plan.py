@@ -1,7 +1,5 @@
 """Settings that a split run fixes for its clients, and the passes of training through their examples."""
 
-from __future__ import annotations
-
 import functools
 import math
 from dataclasses import dataclass

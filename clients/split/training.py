@@ -4,8 +4,6 @@ Data flow: images -> input defences -> normalise -> embedding -> stages on token
 wire (``clients.split.batches``).
 """
 
-from __future__ import annotations
-
 import copy
 import functools
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The server's own examples, and the examples that therefore no client may hold."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Batches of examples: read, cut into pieces, joined."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """One client's examples under one task, before and after its defences, and the start of its draws; no Flower here."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The clients' side of each scenario: a folder here whose ``messages`` module holds a ``SIDE``."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Truths that score guesses: a client's original images, and those images as they entered the model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

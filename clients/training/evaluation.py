@@ -1,7 +1,5 @@
 """A whole model in eval mode, and judged on a client's test examples; no Flower here."""
 
-from __future__ import annotations
-
 import functools
 
 import torch

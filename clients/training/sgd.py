@@ -1,7 +1,5 @@
 """Training a whole model by stochastic gradient descent: the same steps at a client, and at a server that holds the images."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any

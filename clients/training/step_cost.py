@@ -3,8 +3,6 @@
 Counts do not depend on the machine's load. Wall-clock times are benchmarks' business.
 """
 
-from __future__ import annotations
-
 import math
 import weakref
 from collections.abc import Callable, Mapping, Sequence

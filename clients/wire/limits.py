@@ -3,8 +3,6 @@
 A node checks a plan itself: a server may send anything.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sized
 from dataclasses import dataclass

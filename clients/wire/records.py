@@ -1,7 +1,5 @@
 """Flower's records <-> tensors and plain numbers, in one place for both sides of the wire."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import io

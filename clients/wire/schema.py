@@ -1,7 +1,5 @@
 """Models of what is read: type, default, help and range are declared once, and one sentence says what is refused and why."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping
 from dataclasses import fields

@@ -1,7 +1,5 @@
 """Open files from outside, and describe what cannot be read; without Flower, as code that reads no message uses it too."""
 
-from __future__ import annotations
-
 import errno
 import json
 import logging

@@ -1,7 +1,5 @@
 """ATS: image transformation policies that were searched for making gradients hard to invert."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Blurring of images: with a Gaussian, and by a small copy that is enlarged again."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

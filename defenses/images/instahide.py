@@ -1,7 +1,5 @@
 """InstaHide: mixing of several images and random sign flips."""
 
-from __future__ import annotations
-
 import itertools
 
 import torch

@@ -5,8 +5,6 @@ Pillow. Here every function maps (B, C, H, W) in [0, 1] to the same. Continuous 
 posterize and equalize round their input to them. Single-channel images count as grey: ``color`` leaves them unchanged.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import NamedTuple

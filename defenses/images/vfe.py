@@ -5,8 +5,6 @@ exist, but its own count of WS * (WS - 1) pairs per direction includes only pair
 released code pads with zeros instead, which adds the squares of the border pixels.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

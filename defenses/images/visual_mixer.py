@@ -1,7 +1,5 @@
 """VisualMixer: shuffle pixels inside windows that are larger where the image has little structure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import product
 

@@ -1,7 +1,5 @@
 """Which windows VisualMixer shuffles an image in (Algorithm 1, lines 3-21): larger where it has little structure; their bounds."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """Delta protection (ADP): an autoencoder between the halves of a network, trained to remove masked parts of images."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Self

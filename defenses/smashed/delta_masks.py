@@ -3,8 +3,6 @@
 Source: Higgins et al., "Towards Privacy-Preserving Split Learning" (ADP), Algorithms 1 and 2.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Gaussian noise on smashed data, with and without a bound on the contribution of one example."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Self

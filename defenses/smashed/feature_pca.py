@@ -1,7 +1,5 @@
 """Principal components of smashed data: the baseline of delta protection."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Self
 

@@ -6,8 +6,6 @@ Denoising" (ICML 2018), Theorem 8. With r = sensitivity / standard deviation, th
     delta >= Phi(r / 2 - epsilon / r) - exp(epsilon) Phi(-r / 2 - epsilon / r)
 """
 
-from __future__ import annotations
-
 import math
 from statistics import NormalDist
 

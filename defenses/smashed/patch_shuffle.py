@@ -1,7 +1,5 @@
 """Shuffling of a transformer's tokens, within one image and across a batch, and the number of hidden orders."""
 
-from __future__ import annotations
-
 import math
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Spectral shuffling (PS+): tokens are laid out as an image, which is sent as shuffled patches of its Fourier spectrum."""
 
-from __future__ import annotations
-
 import math
 from typing import TypeVar
 

@@ -1,7 +1,5 @@
 """The accounting of DP-SGD: what recorded steps have spent, by several accountants."""
 
-from __future__ import annotations
-
 import functools
 import math
 import warnings

@@ -1,7 +1,5 @@
 """Adversarial training of the client half of a split model against a simulated attacker."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call

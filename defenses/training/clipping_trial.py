@@ -6,8 +6,6 @@ epsilon is false. So a copy of the model is tried before it is trained: on rando
 and say nothing about a client.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable, Mapping

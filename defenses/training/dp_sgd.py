@@ -1,7 +1,5 @@
 """DP-SGD by Opacus, which takes seconds to import; its accountant lives as long as the client."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Mapping

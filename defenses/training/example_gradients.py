@@ -8,8 +8,6 @@ Source: Li, Tramer, Liang, Hashimoto, "Large Language Models Can Be Strong Diffe
 Bu, Wang, Zha, Karypis, "Differentially Private Optimization on Large Foundation Models" (ICML 2023), book-keeping.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import warnings

@@ -1,7 +1,5 @@
 """The Poisson samples of the steps of DP-SGD, which may be empty."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass

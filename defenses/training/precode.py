@@ -1,7 +1,5 @@
 """PRECODE: a variational bottleneck before the last layer, whose random draws change the gradients of all earlier layers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

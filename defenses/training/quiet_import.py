@@ -1,7 +1,5 @@
 """Import Opacus without a change of the root logger."""
 
-from __future__ import annotations
-
 import importlib
 import logging
 from typing import Any

@@ -1,7 +1,5 @@
 """ST-Adam: Adam without bias correction, as an optimizer and as the training defence that puts it in place."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

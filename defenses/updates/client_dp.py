@@ -1,7 +1,5 @@
 """Client-level local differential privacy: clip a client's whole update, add Gaussian noise, and account for every release."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Iterable, Mapping

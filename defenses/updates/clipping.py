@@ -1,7 +1,5 @@
 """Clipping of an update to a largest L2 norm."""
 
-from __future__ import annotations
-
 import math
 
 import torch

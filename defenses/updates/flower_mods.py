@@ -3,8 +3,6 @@
 Flower is imported when an update is protected, and not before.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import threading

@@ -1,7 +1,5 @@
 """BatchNorm's running averages stay at the client."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase

@@ -1,7 +1,5 @@
 """Additive noise: on images (the "DP" baseline of the image-obfuscation papers) and on updates."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

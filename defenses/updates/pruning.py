@@ -1,7 +1,5 @@
 """Pruning of the smallest entries of a gradient or an update."""
 
-from __future__ import annotations
-
 import math
 
 import torch

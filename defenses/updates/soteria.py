@@ -1,7 +1,5 @@
 """Soteria: prune the gradient of one fully connected layer where its representation gives the input away."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

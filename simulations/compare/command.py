@@ -1,7 +1,5 @@
 """``fedveil compare A B ...``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """Grouping of runs: the same experiment with other seeds forms a group, and groups are named by their differences."""
 
-from __future__ import annotations
-
 import functools
 import json
 import shlex

@@ -1,7 +1,5 @@
 """The page that puts groups of runs side by side: a row for each of them, each study and each defence."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The results of a command: as a table, as one line of JSON, or not at all."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence

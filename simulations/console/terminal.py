@@ -1,7 +1,5 @@
 """The console that all commands print to."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Names of data sets and models, and settings that do not suit the data: images or tables, one class or several labels."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 
 from attacks.base import AnyAttack

@@ -1,7 +1,5 @@
 """The interface of scenarios, and what they share: the loop over rounds, limits of messages, probes and memory."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from dataclasses import dataclass

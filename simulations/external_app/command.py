@@ -1,7 +1,5 @@
 """The command ``fedveil attack``: its options; its implementation is imported only when it runs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``audited``: a Flower app's strategy, watched by a curious server, with rows and a report like a run's."""
 
-from __future__ import annotations
-
 import fcntl
 from collections.abc import Mapping, Sequence
 from contextlib import suppress

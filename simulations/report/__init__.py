@@ -1,7 +1,5 @@
 """The report: self-contained HTML pages and a CSV, made from ``rows.jsonl``, pictures and the configuration only."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Sections of the report for one scenario: interface and list."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

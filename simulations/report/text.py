@@ -1,7 +1,5 @@
 """Numbers as a reader sees them; a dash stands for a missing number."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

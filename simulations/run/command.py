@@ -1,7 +1,5 @@
 """The work of ``fedveil run`` once its plain values are checked."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace

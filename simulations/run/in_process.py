@@ -1,7 +1,5 @@
 """Runs in the calling process, without a daemon or Ray; for notebooks, debuggers and quick checks."""
 
-from __future__ import annotations
-
 import logging
 import os
 import sys

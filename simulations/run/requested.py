@@ -1,7 +1,5 @@
 """From a file, settings and folders to the requested experiment."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``fedveil run --seeds 0..4``: the same experiment with several seeds, one by one or side by side, and their comparison."""
 
-from __future__ import annotations
-
 import json
 import os
 import queue

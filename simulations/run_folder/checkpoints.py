@@ -1,7 +1,5 @@
 """Checkpoints of a run's pipelines, one file each; a second file, written once, holds what no later round changes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Paths that a user names, and the lock of a folder for one writer: two would overwrite each other's files."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import tempfile

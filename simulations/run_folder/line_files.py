@@ -4,8 +4,6 @@ r"""Files of JSON lines: one JSON text a line, in ASCII, and a line ends at a li
 them, also one that a client sent. Writers here escape all of them, and readers here do not split at them.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterable

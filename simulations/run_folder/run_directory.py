@@ -12,8 +12,6 @@
 Every file is written beside its place and then moved there, so a reader never meets half of one.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import time

@@ -1,7 +1,5 @@
 """Findings of finished runs, as the terminal shows them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -5,8 +5,6 @@ machine needs longer: the start fails, or Flower starts a second SuperLink on a 
 ``simulations.runtime.launch`` runs this file by its place.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

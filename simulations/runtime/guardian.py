@@ -4,8 +4,6 @@ A runtime's SuperLink is a daemon, and with it go its SuperExec, the simulation 
 command does. What they have in common is the runtime's temporary home in their environment.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

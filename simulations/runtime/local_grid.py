@@ -1,7 +1,5 @@
 """A Flower Grid that answers messages in this process, with the real ClientApp: no daemon, no Ray, no network."""
 
-from __future__ import annotations
-
 import random
 import uuid
 from collections.abc import Iterable, Mapping

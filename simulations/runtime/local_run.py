@@ -1,7 +1,5 @@
 """A run in a private local Flower runtime from start to end, for the command line."""
 
-from __future__ import annotations
-
 import re
 import time
 from functools import partial

@@ -1,7 +1,5 @@
 """A guard against programs that start an audit at their top level: each worker, which imports them, would start it again."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 from pathlib import Path

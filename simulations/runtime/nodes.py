@@ -1,7 +1,5 @@
 """The nodes of a run, and the data of each."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The live display of a run, from the files that the run writes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType

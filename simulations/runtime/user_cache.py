@@ -1,7 +1,5 @@
 """Bytecode of packages for the many processes of a run, in the user's cache, where it may be removed at any time."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """Federated learning: clients train whole models, updates cross the wire, the server averages them."""
 
-from __future__ import annotations
-
 import copy
 
 import torch

@@ -1,7 +1,5 @@
 """Edge-cloud inference: clients hold the lower half of a trained classifier and query a cloud with the upper half."""
 
-from __future__ import annotations
-
 import functools
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Outsourced training: clients upload protected images with their labels, the server trains on them."""
 
-from __future__ import annotations
-
 import math
 
 from attacks.spec import stages_of

@@ -1,7 +1,5 @@
 """Split learning: clients hold the first part of a transformer and send smashed data, the server trains the rest."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from pathlib import Path

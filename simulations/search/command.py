@@ -1,7 +1,5 @@
 """The command ``fedveil search``: its options; its implementation is imported only when it runs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """Scores of policies on the images, noise, semi-trained model and batches that all policies of a search share."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from typing import NamedTuple

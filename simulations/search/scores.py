@@ -9,8 +9,6 @@ Source: Gao et al., Privacy-preserving Collaborative Learning with Automatic Tra
 github.com/gaow0007/ATSPrivacy, benchmark/search_transform_attack.py and searchalg/search_best.py.
 """
 
-from __future__ import annotations
-
 import copy
 import itertools
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The settings of a policy search."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from typing import Annotated, ClassVar, Literal
 

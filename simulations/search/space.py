@@ -1,7 +1,5 @@
 """The search space of ATS: up to three of the 50 transforms, in order; and the policies of equal effect."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """The work of ``fedveil search``: find policies, show progress, and print the result that clients can use."""
 
-from __future__ import annotations
-
 import shlex
 import time
 from collections.abc import Mapping

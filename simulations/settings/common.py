@@ -1,7 +1,5 @@
 """The settings that all scenarios read, and how those of a scenario are read, without torch: errors appear at once."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Defaults that settings and the command line name; a module of its own, so that ``fedveil --help`` need not import torch."""
 
-from __future__ import annotations
-
 FEDERATED = "federated"
 """Scenario of configurations that name none."""
 AUTO = "auto"

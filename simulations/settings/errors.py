@@ -1,7 +1,5 @@
 """Errors for settings that cannot be run."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager

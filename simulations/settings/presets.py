@@ -1,7 +1,5 @@
 """Configurations that come with fedveil, by name: ``fedveil run --preset quick``."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

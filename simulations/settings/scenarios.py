@@ -1,7 +1,5 @@
 """Settings of each scenario, besides those that all scenarios read."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Adaptive attacks of a pipeline: attacks made against its defences, which run by default."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from attacks.base import AnyAttack

@@ -1,7 +1,5 @@
 """Pictures of an audit: images that clients share, and the guesses beside them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from itertools import islice

@@ -1,7 +1,5 @@
 """Checks of clients' replies to an audit, which may hold anything."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import defaultdict

@@ -3,8 +3,6 @@
 The truth stays with the clients; the server keeps means, intervals and counts.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Values as JSON has them; nothing here imports torch, which a reader of a recording does not need."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

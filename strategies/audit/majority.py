@@ -4,8 +4,6 @@ Which one that is the attacked images decide, and no attacker knows: where these
 must not pass for one that reads.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 

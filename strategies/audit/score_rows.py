@@ -1,7 +1,5 @@
 """From the scores of clients' replies to rows: mean, interval, count and worst case."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -3,8 +3,6 @@
 Files of tensors also carry a digest of what is in them, so that one flipped bit is an error and never another number.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Batches that every client sends, a few in each message."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

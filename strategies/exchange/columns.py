@@ -1,7 +1,5 @@
 """Columns of rows: the names that a writer may give, and the types of those that only some rows have."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Required, TypedDict

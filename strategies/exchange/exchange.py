@@ -1,7 +1,5 @@
 """Messages to partitions, and at most one reply from each."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterable, Mapping

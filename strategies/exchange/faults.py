@@ -1,7 +1,5 @@
 """Faults of one reply: what is too long, unreadable, of another shape, not finite or out of its range, each with a reason."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

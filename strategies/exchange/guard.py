@@ -1,7 +1,5 @@
 """The guarded exchange: an unusable reply is refused with a reason and a row, never averaged or trained on."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """What an app says of itself: its claims of differential privacy and its accuracy, as rows carry them and reports show them."""
 
-from __future__ import annotations
-
 import functools
 import math
 import re

@@ -1,7 +1,5 @@
 """An app's own statements about its differential privacy: metrics of its clients, their mods, wrappers of its strategy."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The nodes of an app that answer a curious server: their metadata, and what it asks of them besides training."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field

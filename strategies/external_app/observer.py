@@ -1,7 +1,5 @@
 """A curious server next to any Flower strategy, which requests probes, observes replies, and has clients score guesses."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from logging import INFO, WARNING

@@ -1,7 +1,5 @@
 """What an audit checks before it begins, its results and threat cards, failures, and what the app says of itself."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from logging import INFO, WARNING

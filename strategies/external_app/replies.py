@@ -1,7 +1,5 @@
 """Updates computed from the weights in an app's replies."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The settings of an external app's audit, each checked by its type and its range before a run begins."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real

@@ -1,7 +1,5 @@
 """AuditingStrategy: a wrapper of any Flower strategy that attacks the clients' updates."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from logging import WARNING
 from typing import Any

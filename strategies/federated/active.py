@@ -1,7 +1,5 @@
 """The active server: it sends clients manipulated models, requests one step on each, and has the replies attacked."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from attacks.active.base import ActiveAttack, AgreedModel

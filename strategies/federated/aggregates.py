@@ -1,7 +1,5 @@
 """Secure aggregation from the server's view: attacks see sums of clients' one-step updates in place of the updates."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace

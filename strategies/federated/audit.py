@@ -1,7 +1,5 @@
 """Attacks on updates of probes and of training, each with its threat card."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any

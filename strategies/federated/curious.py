@@ -1,7 +1,5 @@
 """CuriousFedAvg: federated averaging by an honest-but-curious server, which attacks the updates that it receives."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any

@@ -4,8 +4,6 @@ The server adds up what each update of each round says about a canary. After the
 of right guesses bounds epsilon from below (``attacks.dp_audit``).
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any

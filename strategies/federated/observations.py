@@ -1,7 +1,5 @@
 """Observations of the server of federated learning: updates of few steps that it requests, and updates of training."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass, field, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """What a client sends of a round: checks before it is averaged, attacked or kept (a client may send anything), and rows."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """An audited epsilon, as a row carries it in its column ``audit`` and reports show it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Self

@@ -1,7 +1,5 @@
 """Pictures of the masks that a delta autoencoder learns from."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

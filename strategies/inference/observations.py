@@ -1,7 +1,5 @@
 """Observations of the server of edge-cloud inference: the queries that it answers, and its knowledge for attacks."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The offline adversary of delta protection: the server trains it on its own images to show the defence where it looks."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 

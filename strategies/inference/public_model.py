@@ -1,7 +1,5 @@
 """The server's own images, and the whole model of edge-cloud inference: trained on them before the cut, or read from a file."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import cached_property
 

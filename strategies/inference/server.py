@@ -1,7 +1,5 @@
 """The server of edge-cloud inference: train the model, fit the defences, answer queries, and run attacks on them."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Mapping, Sequence

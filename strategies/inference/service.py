@@ -1,7 +1,5 @@
 """Service for the clients' queries: bounded messages, checks, and costs."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field

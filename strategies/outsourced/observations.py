@@ -1,7 +1,5 @@
 """Observations of the server of outsourced training: the uploads, and the model that it trained on them."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 from typing import Any

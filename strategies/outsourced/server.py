@@ -1,7 +1,5 @@
 """The server of outsourced training: collect the clients' uploads, train on them, and run attacks on them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

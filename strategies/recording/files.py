@@ -11,8 +11,6 @@ A file is written under another name, flushed to the disk and then moved to its 
 has a JSON file is whole, however the process ended. Nothing is ever unpickled.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

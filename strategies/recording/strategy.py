@@ -1,7 +1,5 @@
 """RecordingStrategy: a wrapper of any Flower strategy that keeps all messages of the training on disk."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from logging import WARNING

@@ -1,7 +1,5 @@
 """Base of strategies around another one: hooks in its ``start``, its attributes, and the observed rounds."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from itertools import islice
 from logging import INFO, WARNING

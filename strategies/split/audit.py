@@ -5,8 +5,6 @@ the weights that the client half has in that round. Audit batches stand for thes
 unless an upper bound asks for it (``SmashedAttack.beyond_run``).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Evaluation of a split model: clients send test images as smashed data, the server returns logits, clients count right answers."""
 
-from __future__ import annotations
-
 import itertools
 from collections import defaultdict
 

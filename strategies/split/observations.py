@@ -1,7 +1,5 @@
 """Observations of the server of split learning: smashed data, and a step of the client half where that is trained."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any

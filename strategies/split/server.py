@@ -1,7 +1,5 @@
 """State of the server in a split run, and its round trips with the clients, whose costs are counted."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field

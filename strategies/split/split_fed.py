@@ -6,8 +6,6 @@ gradients of the K before. The server steps its half once for every batch, clien
 chain; with more, the client half is up to K - 1 steps behind.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import time

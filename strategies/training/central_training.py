@@ -1,7 +1,5 @@
 """A server's training of a whole model, on what clients uploaded or on images of its own."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """State of one pipeline's training: a server passes it to the run's folder, and resumes from it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from defenses.tensors import Tensors

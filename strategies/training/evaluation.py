@@ -1,7 +1,5 @@
 """Rows of what clients report of a whole model's accuracy, and of the privacy budget that noise on smashed data has spent."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from flwr.app import Message

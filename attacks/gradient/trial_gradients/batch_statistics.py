@@ -1,7 +1,5 @@
 """Batch statistics that BatchNorm's running averages reveal, and those of dummy images."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

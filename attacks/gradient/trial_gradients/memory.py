@@ -1,7 +1,5 @@
 """Memory of a gradient inversion: how many trials fit, estimated before it starts, and halved where memory runs out."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import ctypes

@@ -1,7 +1,5 @@
 """Attacks of the patch-shuffling paper: transformers that map smashed data, means of them or many transmissions to images."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Undoing shuffles of tokens: a jigsaw puzzle from one transmission, and the tokens that recur in an image's row over many."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Self

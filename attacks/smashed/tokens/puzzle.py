@@ -4,8 +4,6 @@ Sources: Gallagher, "Jigsaw Puzzles with Pieces of Unknown Orientation", CVPR 20
 tree); the exact reassignment of every second cell is ours.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Readers for data sets that come as a few files of arrays: IDX (MNIST, Fashion-MNIST) and the pickles of CIFAR."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import math

@@ -1,7 +1,5 @@
 """Data sets in the files that their authors publish: where each is searched, how it is downloaded, and its reader."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Data sets that come as pictures in folders: a folder per class, CelebA, and Labeled Faces in the Wild."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import os

@@ -11,8 +11,6 @@ weight w_i of its own for every category, which a client would have to send as a
 <a_i, v_i> is read from what is sent. Columns of numbers are put into buckets (``clients.data.tables``) and are fields as well.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

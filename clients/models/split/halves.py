@@ -4,8 +4,6 @@ The client half prepends its class token to its blocks and drops it from what it
 its own, with the same initial value (Yao et al., ICDM 2022, reference code).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

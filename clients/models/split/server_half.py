@@ -1,7 +1,5 @@
 """Base of the server halves of split models."""
 
-from __future__ import annotations
-
 from torch import nn
 
 

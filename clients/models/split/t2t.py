@@ -4,8 +4,6 @@ Source: Yuan et al., "Tokens-to-Token ViT" (ICCV 2021), sections 3.1 and 3.3. Ra
 Attention with Performers" (ICLR 2021), section 2.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

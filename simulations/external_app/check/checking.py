@@ -1,7 +1,5 @@
 """``check_app``: an app tried up to the first round of its server, and the lines that it lacks for an audit."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import replace

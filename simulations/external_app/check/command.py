@@ -1,7 +1,5 @@
 """``fedveil check-app PATH``."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """The folder of an app: its pyproject.toml, and the Python files that its two entry points import."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The result of ``check_app``: facts about an app, the lines that make it answer an audit, and the text around them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path

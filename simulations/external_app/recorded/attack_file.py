@@ -1,7 +1,5 @@
 """Attacks on recorded updates: the server's knowledge, the attacks that apply to it, and their guesses."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, get_args

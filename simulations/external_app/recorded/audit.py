@@ -3,8 +3,6 @@
 All is checked before any work, and written down round by round.
 """
 
-from __future__ import annotations
-
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The work of ``fedveil attack``: attacks on an update in a file or on the folder of a recording, and the findings shown."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace

@@ -1,7 +1,5 @@
 """What an attack on a recording or an update lacks: one error with all settings, and the lines for the next recording."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Scores of guesses from a recording against the true images, where the user has them; no attack sees them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass

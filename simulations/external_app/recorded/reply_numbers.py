@@ -3,8 +3,6 @@
 Facts of files of arrays are read from their headers and counters; no large array is read.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The settings of ``fedveil attack``: each key's type, default, meaning and range, and which values contradict each other."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Observations of attacks from recorded replies and from safetensors files, checked against the model."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a reader must know of a defence's results, each a short clause; and which attacks know the defence."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 

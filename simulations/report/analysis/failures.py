@@ -1,7 +1,5 @@
 """Failures of a run and their reasons, for the report and for the end of the command."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What a run shows of one defence: the one object that the page, the terminal, programs and comparisons read."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace

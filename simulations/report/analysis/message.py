@@ -1,7 +1,5 @@
 """What attacks found in one kind and size of a defence's messages: the one verdict that every page, table and count follows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Differences between a defence and none, paired by image where the same images were attacked under both."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 

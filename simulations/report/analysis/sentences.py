@@ -1,7 +1,5 @@
 """What the first screen says in plain words: what leaked from which messages, and which defence the measurements support."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 

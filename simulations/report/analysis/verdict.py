@@ -1,7 +1,5 @@
 """The verdicts on a defence's messages of one kind and size, and their rule in words."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 from simulations.report.studies.intervals import LEVEL

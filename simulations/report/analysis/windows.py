@@ -1,7 +1,5 @@
 """VisualMixer's windows of each size and their effect on VFE, as the clients counted over their images."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """One colour and one marker per defence, used everywhere on the page."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The index of a run's pictures: the content of each, and the score of each guess."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

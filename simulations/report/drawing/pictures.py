@@ -1,7 +1,5 @@
 """Picture grids: original, protected and every attack's reconstruction of each target, the most similar guess first."""
 
-from __future__ import annotations
-
 import base64
 import math
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Charts of a study: which numbers each chart shows."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The report, from rows, pictures and configuration."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -3,8 +3,6 @@
 Their names end in .md, as a Flower app bundle has Markdown and leaves .html, .css and .js out.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The report's sections on other adversaries than the honest-but-curious server: an active one, and one that sees sums alone."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from markupsafe import Markup

@@ -1,7 +1,5 @@
 """The report's section on claimed epsilons that canaries tested: bounds, gap, power, and what each view of the messages shows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Any

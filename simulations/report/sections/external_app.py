@@ -1,7 +1,5 @@
 """The report's sections on an external Flower app: a recorded one, or one whose clients answer probes and score guesses."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 

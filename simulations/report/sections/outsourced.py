@@ -1,7 +1,5 @@
 """The report's section on outsourced training: the clients' uploads, and what attacks recover from them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from attacks.metrics import training

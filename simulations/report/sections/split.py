@@ -1,7 +1,5 @@
 """The report's section on split learning: the client's cost under each defence, and recovery from the smashed data."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import zip_longest
 

@@ -1,7 +1,5 @@
 """Comparisons for scores: null baselines, and the rate at which members are named."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """A cell: one attack on one defence in one round, with its scores."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

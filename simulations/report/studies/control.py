@@ -1,7 +1,5 @@
 """The positive control: an attack counts only where it succeeds without a defence, on enough images."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace

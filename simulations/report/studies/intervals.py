@@ -1,7 +1,5 @@
 """Intervals and tests of shares of images and of their differences; images of one message count together."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import NamedTuple

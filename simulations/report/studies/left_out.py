@@ -1,7 +1,5 @@
 """Studies without one of their clients: a verdict that changes hangs on what a single client sent."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

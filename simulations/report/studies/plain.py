@@ -1,7 +1,5 @@
 """Words for the run without a defence: an audited app may have an unknown one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

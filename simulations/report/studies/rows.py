@@ -1,7 +1,5 @@
 """Reading ``rows.jsonl`` whatever it holds, and writing ``rows.csv``."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """One number over several seeds: mean, interval, worst case and failures."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The stages of an attack or a pipeline in a row; this machine need not know their names."""
 
-from __future__ import annotations
-
 import functools
 
 from defenses.spec import SpecError, stages

@@ -1,7 +1,5 @@
 """Rows grouped for the report: studies, which hold cells."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

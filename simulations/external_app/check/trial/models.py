@@ -1,7 +1,5 @@
 """What a trial sees: a ServerApp's first messages, run with a stand-in Grid, and which call builds the model of their arrays."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import math

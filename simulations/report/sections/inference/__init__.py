@@ -1,7 +1,5 @@
 """The report's section on edge-cloud inference: accuracy of the answers, cost of the messages, and recovery from them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Results at a cut: what the server half answers, and what the strongest adversaries read, before and after a defence."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from attacks.metrics import training

@@ -4,8 +4,6 @@ Source: Higgins et al., "Towards Privacy-Preserving Split Learning" (ADP), Eq. 1
 |S_alpha - S_beta| << |A_alpha - A_beta|, with alpha before and beta after protection. It names no numbers; those here are ours.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from simulations.report.studies.intervals import Change, paired_images, square_and_add
