@@ -8,7 +8,7 @@ Both trees do the same work side by side, in minutes. Compared are, up to roundi
 - **rows** of each run of ``RUNS``, with their threat cards, which may say more than before;
 - **cells with numbers** in the tables of each run's page, and ``rows.csv``;
 - what ``--json`` prints of ``run``, ``attack``, ``compare`` and ``check-app``, names that ``list`` prints, and files that
-  ``search`` and ``protect`` write;
+  ``search`` writes;
 - a run that was killed after its first round and resumed, and a run through Flower and Ray, beside the same run undisturbed.
 
 A registered attack or defence that no row names is named at the end. Exits with 1 where anything is missing or different.

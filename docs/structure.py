@@ -32,9 +32,9 @@ COUNTED = (*ORDER, "tests")
 MOST_FILES = 15
 """Python files of one folder, without its ``__init__.py``."""
 BUDGETS = {
-    "product lines": 65_700, "product nodes": 472_100, "product files": 500, "lines under benchmarks/": 9_000,
-    "lines under tests/": 45_360, "quick tests": 3_000, "words of documentation": 28_500, "words of results": 29_200,
-    "setting keys": 99, "options": 35,
+    "product lines": 60_020, "product nodes": 435_300, "product files": 467, "lines under benchmarks/": 9_000,
+    "lines under tests/": 42_300, "quick tests": 3_000, "words of documentation": 26_700, "words of results": 29_200,
+    "setting keys": 95, "options": 27,
 }  # fmt: skip
 """The most of each: nodes are those of the syntax tree, quick tests those that README's test command runs."""
 JUDGES = ("attacks.scoring.metrics",)

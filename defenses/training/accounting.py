@@ -33,6 +33,8 @@ MOST_NOISES = 32
 """Of noise, for privacy loss distributions: each takes up to a tenth of a second, in each round anew."""
 INTERVAL = 1e-4
 """Of a grid of privacy losses, as a share of epsilon by ``RDP``; the bound lies above the exact epsilon by about as much."""
+MOST_POINTS = 10**6
+"""Of the grid of one step."""
 LARGEST_EPSILON = 1e4
 """By ``RDP``, for which losses are computed: far beyond all use."""
 MOST_RECORDED = 2**63
@@ -169,11 +171,9 @@ def noise_for_budget(
         if low <= LEAST_MULTIPLIER:
             return low
         low = max(low / 4, LEAST_MULTIPLIER)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Opacus warns of extreme noise, through which the search passes
-        noise = math.exp(brentq(beyond, math.log(low), math.log(high), xtol=1e-5))
-        while spent(noise) > epsilon:  # the grid follows from the noise: epsilon is not quite monotone
-            noise *= 1 + 1e-4
+    noise = math.exp(brentq(beyond, math.log(low), math.log(high), xtol=1e-5))
+    while spent(noise) > epsilon:  # the grid follows from the noise: epsilon is not quite monotone
+        noise *= 1 + 1e-4
     return noise
 
 
@@ -225,7 +225,9 @@ def _pld_epsilon(steps: Steps, delta: float, neighbours: str) -> float:
     from dp_accounting.pld import PLDAccountant  # type: ignore[import-untyped]
 
     relation = NeighboringRelation.REPLACE_ONE if neighbours == REPLACE_ONE else NeighboringRelation.ADD_OR_REMOVE_ONE
-    accountant = PLDAccountant(relation, value_discretization_interval=INTERVAL * scale)
+    # By the longest tail of a step's loss, beyond which 1e-22 of its mass lies.
+    reach = max(10 / noise + 0.5 / noise**2 for noise, _, _ in steps)
+    accountant = PLDAccountant(relation, value_discretization_interval=max(INTERVAL * scale, reach / MOST_POINTS))
     for noise, rate, count in steps:
         # Its noise is over the clipping norm.
         mechanism = GaussianDpEvent(SENSITIVITY[neighbours] * noise)
@@ -240,7 +242,9 @@ def _rdp_epsilon(steps: Steps, delta: float) -> float:
     if any(noise < LEAST_MULTIPLIER for noise, _, _ in steps):
         return math.inf
     total = sum(count * _divergences(noise, rate) for noise, rate, count in steps)
-    spent = opacus_module("accountants.analysis.rdp").get_privacy_spent(orders=list(ORDERS), rdp=total, delta=delta)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a best order at the edge, which is a bound all the same
+        spent = opacus_module("accountants.analysis.rdp").get_privacy_spent(orders=list(ORDERS), rdp=total, delta=delta)
     return max(0.0, float(spent[0]))  # of a large delta the conversion may go below 0
 
 

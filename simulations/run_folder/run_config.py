@@ -82,7 +82,7 @@ class RunStudy(Protocol):
         """Settings as files write them."""
 
 
-PACKAGES = ("fedveil", "flwr", "ray", "torch", "torchvision", "opacus", "numpy")
+PACKAGES = ("fedveil", "flwr", "ray", "torch", "torchvision", "opacus", "dp-accounting", "numpy")
 OWN_CODE = "own-code"
 """Key of what the files amount to that settings name."""
 IN_PROCESS = "in-process"

@@ -166,8 +166,11 @@ class Auditor:
             self.recorder.row(task, metric=name.metric, value=sum(numbers), n=len(numbers))
 
     def _audit(self, job: AttackJob, outcome: Outcome) -> None:
-        job = job if outcome.part is None else job.part(outcome.part)
-        seen, card = job.observed.seen, attack_card(job, outcome.attack)
+        card = attack_card(job, outcome.attack)
+        if outcome.part is not None:
+            of = f"{len(outcome.part)} of {len(job.observed.seen)} messages, as a control: an exact attack has every image"
+            job, card = job.part(outcome.part), card.but(attacked=of)
+        seen = job.observed.seen
         if why := outcome.why_none:
             about: dict[str, Any] = {"attack": repr(outcome.attack), "role": card.role, "card": card}
             self.recorder.row(job.task, **about, **without_score(why, len(seen)), **outcome.cost)

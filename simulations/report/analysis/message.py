@@ -104,11 +104,17 @@ class Message:
         """On all attacks together."""
         return self.verdict_of(self.cell)
 
-    def _strength(self, cell: Cell) -> tuple[int, float, float, bool, float]:
+    @cached_property
+    def _most(self) -> int:
+        return max((cell.scores[FOUND].attacked for cell in self.cells if FOUND in cell.scores), default=0)
+
+    def _strength(self, cell: Cell) -> tuple[int, bool, float, float, bool, float]:
         word, psnr = self.verdict_of(cell), cell.psnr.mean if cell.psnr else None
+        # An attack on a part of the messages, such as a control, leads only where no other is as strong.
+        whole = FOUND not in cell.scores or 2 * cell.scores[FOUND].attacked >= self._most
         order = (SEEN, FOUND) if word is Verdict.RECOGNISABLE else (FOUND, SEEN)  # by what the verdict is of
         first, second = (cell.mean(*of) or 0.0 for of in order)
-        return -list(Verdict).index(word), first, second, cell.status == "ok", psnr or 0.0
+        return -list(Verdict).index(word), whole, first, second, cell.status == "ok", psnr or 0.0
 
     @property
     def of(self) -> Scored | None:

@@ -56,6 +56,12 @@ def test_the_least_count_of_a_verdict_is_that_of_the_binomial_law(n: int, tried:
         assert verdict(lines(attacked(n, seen, n=n), *others)[0]).verdict is word
 
 
+def test_a_control_on_a_part_of_the_messages_leads_only_where_nothing_else_is_as_strong() -> None:
+    whole, part = attacked(47, 47, attack="Solver()"), attacked(16, 16, n=16, attack="Search()")
+    assert (verdict(lines(whole, part)[0]).attack, verdict(lines(whole, part)[0]).found) == ("Solver()", (47, 48))
+    assert verdict(lines(attacked(40, 0, attack="Solver()"), part)[0]).attack == "Search()", "a worse verdict"
+
+
 def test_nothing_is_found_only_where_the_control_passed_on_enough_images() -> None:
     broken, blind = attacked(40, 40), attacked(0, defense="D()")
     assert verdict(lines(broken, blind)[1]).verdict is Verdict.NOTHING
