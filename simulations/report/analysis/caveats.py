@@ -21,7 +21,7 @@ UNTESTED = "untested against an adaptive attacker"
 
 
 @dataclass(frozen=True)
-class Known:
+class DefenseFacts:
     """What the configuration says of a defence: names of attacks, caveats, and clauses on settings in pixels."""
 
     adaptive_attacks: tuple[str, ...] = ()
@@ -29,12 +29,12 @@ class Known:
     at_size: tuple[str, ...] = ()
 
 
-def is_adaptive(cell: Cell, known: Known) -> bool:
+def is_adaptive(cell: Cell, known: DefenseFacts) -> bool:
     """Whether the attack was made against its cell's defence, whose configuration is ``known``."""
     return any(_runs(name, cell) for name in known.adaptive_attacks)
 
 
-def adapted(cells: Sequence[Cell], known: Known) -> bool:
+def adapted(cells: Sequence[Cell], known: DefenseFacts) -> bool:
     """Whether an attack that was made against the defence has a score of images or rows among them."""
     return any(is_adaptive(cell, known) and cell.has_result for cell in cells)
 
@@ -44,7 +44,7 @@ def _runs(name: str, cell: Cell) -> bool:
     return cell.card.knows_defenses and name in names_of(cell.attack)
 
 
-def adaptive_caveats(cells: Sequence[Cell], known: Known, *, running: bool = False) -> list[str]:
+def adaptive_caveats(cells: Sequence[Cell], known: DefenseFacts, *, running: bool = False) -> list[str]:
     """Caveats on the adaptive attacks on one defence: those that did not run, and data that none attacked.
 
     Args:
@@ -74,7 +74,7 @@ def adaptive_caveats(cells: Sequence[Cell], known: Known, *, running: bool = Fal
     return caveats
 
 
-def untested(cells: Sequence[Cell], others: Sequence[Cell], known: Known) -> list[str]:
+def untested(cells: Sequence[Cell], others: Sequence[Cell], known: DefenseFacts) -> list[str]:
     """Caveat that adaptive attacks on images ran on a defence's ``others`` alone, not on the messages that ``cells`` are of."""
     alone = adapted(others, known) and not adapted(cells, known)
     return ["no adaptive attack on images ran on these messages"] if alone else []
@@ -122,7 +122,7 @@ INITIAL_AVERAGES = (
 def message_caveats(
     one: Message,
     judged: Sequence[Message],
-    known: Known,
+    known: DefenseFacts,
     without: Mapping[str, Study],
     plain: Cell | None,
     rows: Sequence[Row],
@@ -145,7 +145,7 @@ def message_caveats(
     yield from _hangs_on(one, without)
 
 
-def defense_caveats(defense: str, cells: Sequence[Cell], known: Known, *, running: bool) -> Iterator[str]:
+def defense_caveats(defense: str, cells: Sequence[Cell], known: DefenseFacts, *, running: bool) -> Iterator[str]:
     """Caveats whatever was attacked: the adaptive attacks that a defence lacks, and what its configuration says."""
     if defense:
         yield from adaptive_caveats(cells, known, running=running)

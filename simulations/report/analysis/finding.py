@@ -11,7 +11,13 @@ from attacks.metrics.metric import ATTRIBUTES, LABELS, MEMBERSHIP
 from clients.wire.schema import readable
 from simulations.report.analysis.accuracy import Accuracy, untaught
 from simulations.report.analysis.budget import NO_COST, Budget, audit_warnings
-from simulations.report.analysis.caveats import Known, adapted, defense_caveats, membership_caveats, message_caveats
+from simulations.report.analysis.caveats import (
+    DefenseFacts,
+    adapted,
+    defense_caveats,
+    membership_caveats,
+    message_caveats,
+)
 from simulations.report.analysis.message import Message, Place, judge
 from simulations.report.analysis.paired import differences
 from simulations.report.analysis.verdict import Verdict
@@ -44,7 +50,7 @@ class Finding:
     study: Study
     defense: str
     messages: tuple[Message, ...] = ()
-    known: Known = field(default_factory=Known)
+    known: DefenseFacts = field(default_factory=DefenseFacts)
     running: bool = False
 
     @cached_property
@@ -235,7 +241,7 @@ def findings_of(study: Study, defenses: Mapping[str, Any], *, running: bool = Fa
     found = []
     for defense, of in judged.items():
         beside = {place: one.cell for place, one in plain.items()}
-        known = readable(Known, defenses.get(defense)) or Known()
+        known = readable(DefenseFacts, defenses.get(defense)) or DefenseFacts()
         rows = [row for row in study.rows if row.defense == defense]
         messages = (
             replace(
