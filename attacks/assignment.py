@@ -9,4 +9,4 @@ def assigned(costs: Tensor) -> Tensor:
     from scipy.optimize import linear_sum_assignment  # slow to load, and most runs assign nothing
 
     groups = costs.detach().double().cpu().reshape(costs.shape[:-2].numel(), *costs.shape[-2:]).numpy()
-    return torch.stack([torch.from_numpy(linear_sum_assignment(one)[1]) for one in groups]).view(costs.shape[:-1])
+    return torch.stack([torch.from_numpy(linear_sum_assignment(matrix)[1]) for matrix in groups]).view(costs.shape[:-1])

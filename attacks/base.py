@@ -120,7 +120,7 @@ class Attack(Generic[Observation, Guess]):
 
     def __init_subclass__(cls, **differs: Any) -> None:
         super().__init_subclass__()
-        stated = {one.name for one in fields(Profile)} & vars(cls).keys()
+        stated = {spec.name for spec in fields(Profile)} & vars(cls).keys()
         # Two of them also depend on settings: properties of every attack, which a class may override.
         if wrong := sorted(
             name for name in stated if not (hasattr(Attack, name) and isinstance(vars(cls)[name], property))
@@ -205,7 +205,7 @@ class Attack(Generic[Observation, Guess]):
 
     def check_fitted(self) -> None:
         """Raise ``AttackError`` if ``fit`` must be called first, that is, if the field ``learned`` is None."""
-        if self.learned is None and any(one.name == "learned" for one in fields(self)):  # type: ignore[arg-type]
+        if self.learned is None and any(spec.name == "learned" for spec in fields(self)):  # type: ignore[arg-type]
             what = "auxiliary data" if self.needs_auxiliary else "the defences' algorithm"
             raise AttackError(f"{self} needs {what}: call fit first")
 

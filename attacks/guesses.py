@@ -51,10 +51,10 @@ class Reconstruction:
         """The guess with grey images behind its own, ``count`` in all, which the attack did not find; itself without a reason."""
         if not reason:
             return self
-        found, shape = len(self.images), (self.images.shape[1], self.images.shape[2], self.images.shape[3])
-        grey = Reconstruction.grey(count - found, shape, reason)
+        guessed, shape = len(self.images), (self.images.shape[1], self.images.shape[2], self.images.shape[3])
+        grey = Reconstruction.grey(count - guessed, shape, reason)
         images = torch.cat([self.images, grey.images.to(self.images)])
-        return Reconstruction(images, torch.cat([self.labels, grey.labels]), self.diagnostics, reason, found)
+        return Reconstruction(images, torch.cat([self.labels, grey.labels]), self.diagnostics, reason, guessed)
 
     def part(self) -> Reconstruction:
         """The images that the attack found, as a guess without a failure."""

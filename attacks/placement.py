@@ -73,11 +73,11 @@ class Placement:
 
         def guess(some: Sequence[tuple[Any, ...]]) -> list[Any]:
             *values, streams = map(list, zip(*some, strict=True))
-            copies = [torch.Generator().set_state(one.get_state()) for one in streams]
-            found = run(*map(self.moved, values), copies)
-            for one, copied in zip(streams, copies, strict=True):
-                one.set_state(copied.get_state())
-            return list(Placement(HOST).moved(list(found)))
+            copies = [torch.Generator().set_state(stream.get_state()) for stream in streams]
+            guesses = run(*map(self.moved, values), copies)
+            for stream, copied in zip(streams, copies, strict=True):
+                stream.set_state(copied.get_state())
+            return list(Placement(HOST).moved(list(guesses)))
 
         jobs = list(zip(*given, generators, strict=True))
         if not jobs:
@@ -103,8 +103,8 @@ class Placement:
         Lists, tuples, mappings and dataclasses are searched. Two that share a module still share it afterwards. A pipeline stays as
         it is, because defences follow what they protect.
         """
-        found: Value = self._moved(value, {})
-        return found
+        placed: Value = self._moved(value, {})
+        return placed
 
     def _moved(self, value: Any, seen: dict[int, Any]) -> Any:
         if isinstance(value, Tensor):
@@ -121,15 +121,15 @@ class Placement:
             at_home = all(tensor.device == self.device for tensor in tensors)
             return value if at_home else copy.deepcopy(value).to(self.device)
         if is_dataclass(value):
-            held = {one.name: getattr(value, one.name) for one in fields(value) if one.init}
-            moved = {name: self._moved(one, seen) for name, one in held.items()}
-            changed = {name: one for name, one in moved.items() if one is not held[name]}
+            held = {field.name: getattr(value, field.name) for field in fields(value) if field.init}
+            moved = {name: self._moved(part, seen) for name, part in held.items()}
+            changed = {name: part for name, part in moved.items() if part is not held[name]}
             return replace(value, **changed) if changed else value  # type: ignore[type-var]
         if isinstance(value, Mapping):
-            found = {name: self._moved(one, seen) for name, one in value.items()}
-            return found if any(one is not value[name] for name, one in found.items()) else value
+            entries = {name: self._moved(entry, seen) for name, entry in value.items()}
+            return entries if any(entry is not value[name] for name, entry in entries.items()) else value
         if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
-            members = [self._moved(one, seen) for one in value]
+            members = [self._moved(member, seen) for member in value]
             return value if all(map(operator.is_, members, value)) else type(value)(members)
         return value
 

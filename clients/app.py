@@ -89,7 +89,7 @@ def setup(message: Message, context: Context) -> Message:
 def _reported(context: Context, client: Client) -> int:
     """The number of training examples, or the public one in its place where every pipeline that the node takes part in hides it."""
     batch_size = client.task.plan.batch_size
-    public = [one.reported_examples(batch_size) for one in allowed_pipelines(context.node_config) or [Pipeline()]]
+    public = [each.reported_examples(batch_size) for each in allowed_pipelines(context.node_config) or [Pipeline()]]
     return client.data.num_train if None in public else max(number or 0 for number in public)
 
 

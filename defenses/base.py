@@ -122,7 +122,7 @@ class Defense:
     @property
     def no_defense(self) -> str:
         """Reason why the defence changes nothing with its settings, and a sensible value; "" if it changes something."""
-        name = next((one for one, value in self.no_defense_at.items() if getattr(self, one) == value), "")
+        name = next((setting for setting, value in self.no_defense_at.items() if getattr(self, setting) == value), "")
         if not name:
             return ""
         usual = getattr(type(self), name)  # a dataclass keeps defaults as attributes of the class

@@ -80,11 +80,11 @@ def check_fields(owner: Any) -> None:
 
     Bases of defences and attacks call it in ``__post_init__``. A subclass that gives a field another default keeps the check.
     """
-    for one in fields(owner):
-        own = (vars(kind).get("__dataclass_fields__", {}).get(one.name) for kind in type(owner).__mro__)
-        check = next((found.metadata[CHECK] for found in own if found and CHECK in found.metadata), None)
+    for spec in fields(owner):
+        own = (vars(kind).get("__dataclass_fields__", {}).get(spec.name) for kind in type(owner).__mro__)
+        check = next((declared.metadata[CHECK] for declared in own if declared and CHECK in declared.metadata), None)
         if check is not None:
-            check(owner, one.name)
+            check(owner, spec.name)
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))

@@ -235,11 +235,11 @@ def features_by_row(client: nn.Module, images: Tensor) -> TensorMap:
         return features
 
     first = torch.zeros(1, dtype=torch.int64)
-    one = anew(first)
-    if one.numel() * one.element_size() * len(images) > MOST_KEPT or not torch.equal(one, anew(first)):
+    sample = anew(first)
+    if sample.numel() * sample.element_size() * len(images) > MOST_KEPT or not torch.equal(sample, anew(first)):
         return anew
     kept = torch.cat([batch.cpu() for batch in features_in_batches(client, images)])
-    return lambda rows: kept[rows].to(one.device)
+    return lambda rows: kept[rows].to(sample.device)
 
 
 def sha256_of(tensors: NamedTensors) -> bytes:

@@ -104,8 +104,8 @@ class Pipeline(FeatureChain):
 
     def unfit(self, channels: int, height: int, width: int) -> str:
         """Reason why a defence of images is unsuitable for images of this shape; "" if all are suitable."""
-        found = (defense.unfit(channels, height, width) for _, defense in self._stages(InputDefense))
-        return next(filter(None, found), "")
+        reasons = (defense.unfit(channels, height, width) for _, defense in self._stages(InputDefense))
+        return next(filter(None, reasons), "")
 
     def at_size(self, height: int, width: int) -> list[str]:
         """What settings of stages of images mean on images of this size; see ``InputDefense.at_size``."""
@@ -140,8 +140,8 @@ class Pipeline(FeatureChain):
 
     def reported_examples(self, batch_size: int) -> int | None:
         """Number of examples to report if a stage hides the true number, else None; see ``TrainingDefense``."""
-        found = (defense.reported_examples(batch_size) for _, defense in self._stages(TrainingDefense))
-        return next((number for number in found if number is not None), None)
+        numbers = (defense.reported_examples(batch_size) for _, defense in self._stages(TrainingDefense))
+        return next((number for number in numbers if number is not None), None)
 
     @property
     def bounded(self) -> bool:
@@ -186,10 +186,10 @@ class Pipeline(FeatureChain):
 
     def privacy_by_accountant(self, *states: Mapping[str, Any]) -> Numbers:
         """Name of an accountant -> its finite epsilon of all recorded steps; empty for a defence without several accountants."""
-        found: Numbers = {}
+        epsilons: Numbers = {}
         for _, defense in self._stages(TrainingDefense):
-            found |= defense.privacy_by_accountant(*states)
-        return found
+            epsilons |= defense.privacy_by_accountant(*states)
+        return epsilons
 
     @property
     def update_defenses(self) -> tuple[UpdateDefense, ...]:

@@ -41,19 +41,19 @@ def collected(kind: type, noun: str, group: str, modules: Iterable[str], attribu
     Raises:
         RegistryError: Of another package: when one cannot be loaded, is something else, or has a name that is taken.
     """
-    found: dict[str, Any] = {}
+    registered: dict[str, Any] = {}
     for module in modules:
         own: Any = getattr(importlib.import_module(module), attribute)
-        found |= {one.name: one for one in (own if isinstance(own, tuple) else (own,))}
-    for _, where, one in offered(group):
-        fits = isinstance(one, kind) or (inspect.isclass(one) and issubclass(one, kind))
+        registered |= {member.name: member for member in (own if isinstance(own, tuple) else (own,))}
+    for _, where, loaded in offered(group):
+        fits = isinstance(loaded, kind) or (inspect.isclass(loaded) and issubclass(loaded, kind))
         if not fits:
-            raise RegistryError(f"{where} is no {kind.__name__} but {type(one).__name__}")
+            raise RegistryError(f"{where} is no {kind.__name__} but {type(loaded).__name__}")
         # Another package must not silently replace a defence or a metric.
-        if one.name in found:
-            raise RegistryError(f"{where}: there is another {noun} {one.name!r}; rename one of them")
-        found[one.name] = one
-    return found
+        if loaded.name in registered:
+            raise RegistryError(f"{where}: there is another {noun} {loaded.name!r}; rename one of them")
+        registered[loaded.name] = loaded
+    return registered
 
 
 def modules_in(package: str, inner: str = "", without: str = "") -> list[str]:
@@ -62,10 +62,10 @@ def modules_in(package: str, inner: str = "", without: str = "") -> list[str]:
     ``without`` is left out, usually the calling module.
     """
     path = importlib.import_module(package).__path__
-    found = sorted(f"{package}.{info.name}" for info in pkgutil.iter_modules(path) if info.ispkg or not inner)
+    names = sorted(f"{package}.{info.name}" for info in pkgutil.iter_modules(path) if info.ispkg or not inner)
     if inner:
-        found = [f"{name}.{inner}" for name in found if find_spec(f"{name}.{inner}")]
-    return [name for name in found if name != without]
+        names = [f"{name}.{inner}" for name in names if find_spec(f"{name}.{inner}")]
+    return [name for name in names if name != without]
 
 
 class Registry(Mapping[str, Callable[..., Any]]):
@@ -107,9 +107,9 @@ class Registry(Mapping[str, Callable[..., Any]]):
     @functools.cached_property
     def _foreign(self) -> dict[str, Callable[..., Any]]:
         """Classes of other packages, loaded when a name is first looked up."""
-        found: dict[str, Callable[..., Any]] = {}
+        classes: dict[str, Callable[..., Any]] = {}
         for name, where, loaded in offered(self.group):
-            if name in self._own or name in found:
+            if name in self._own or name in classes:
                 raise RegistryError(f"{where}: there is another {name}; rename one of them")
             if not self._is_concrete(loaded):
                 raise RegistryError(f"{where} is no dataclass that derives from {self.base.__name__}")
@@ -117,8 +117,8 @@ class Registry(Mapping[str, Callable[..., Any]]):
                 raise RegistryError(
                     f"{where} must have the name of its class, {loaded.__name__}, which configuration text uses"
                 )
-            found[name] = loaded
-        return found
+            classes[name] = loaded
+        return classes
 
     def _is_concrete(self, value: Any) -> bool:
         """Whether a class is a dataclass with its own ``__init__``, which bases lack."""

@@ -124,10 +124,10 @@ def parse_pipelines(text: str) -> list[Pipeline]:
         SpecError: See ``parse_statements``; also when two texts give the same pipeline.
         DefenseError: When defences cannot form a chain.
     """
-    found = [Pipeline(tuple(stages)) for stages in parse_statements(text, DEFENSES, "defence")]
-    if twice := next((one for one, count in Counter(found).items() if count > 1), None):
+    pipelines = [Pipeline(tuple(stages)) for stages in parse_statements(text, DEFENSES, "defence")]
+    if twice := next((pipeline for pipeline, count in Counter(pipelines).items() if count > 1), None):
         raise SpecError(f"{twice} is given twice; allowed: each pipeline once")
-    return [Pipeline(), *(one for one in found if one.defenses)]
+    return [Pipeline(), *(pipeline for pipeline in pipelines if pipeline.defenses)]
 
 
 def read_files(text: str) -> str:
@@ -150,19 +150,19 @@ def settings_of(kind: Any) -> dict[str, inspect.Parameter]:
     Fields that hold learned values are excluded: they have ``repr=False`` and never appear in a text.
     """
     own = {spec.name for spec in fields(kind) if not spec.repr} if is_dataclass(kind) else set()
-    return {name: one for name, one in inspect.signature(kind).parameters.items() if name not in own}
+    return {name: parameter for name, parameter in inspect.signature(kind).parameters.items() if name not in own}
 
 
 def _flatten(node: ast.expr) -> list[ast.expr]:
     """The stages of a chain, from left to right; iterative, because the syntax tree is as deep as the chain is long."""
-    found, open_nodes = list[ast.expr](), [node]
+    chain, open_nodes = list[ast.expr](), [node]
     while open_nodes:
-        one = open_nodes.pop()
-        if isinstance(one, ast.BinOp) and isinstance(one.op, ast.BitOr):
-            open_nodes += [one.right, one.left]
+        branch = open_nodes.pop()
+        if isinstance(branch, ast.BinOp) and isinstance(branch.op, ast.BitOr):
+            open_nodes += [branch.right, branch.left]
         else:
-            found.append(one)
-    return found
+            chain.append(branch)
+    return chain
 
 
 def _build(node: ast.expr, registry: Names, what: str, make: Make) -> Any:
@@ -221,8 +221,8 @@ def _known(name: str, registry: Names, what: str) -> str:
 
 def nearest(name: str, known: Iterable[str], most: int) -> list[str]:
     """Names of similar spelling, the most similar first, in whatever case."""
-    folded = {one.casefold(): one for one in known}
-    return [folded[one] for one in difflib.get_close_matches(name.casefold(), folded, n=most, cutoff=LIKENESS)]
+    folded = {word.casefold(): word for word in known}
+    return [folded[close] for close in difflib.get_close_matches(name.casefold(), folded, n=most, cutoff=LIKENESS)]
 
 
 def suggest(name: str, known: Iterable[str], most: int = 1) -> str:

@@ -24,8 +24,8 @@ from simulations.settings.presets import described
 
 
 def _scenarios() -> Iterator[tuple[str, ...]]:
-    for name, one in scenarios().items():
-        yield name, one.about, f"the server observes: {', '.join(kind.plural for kind in one.kinds)}"
+    for name, scenario in scenarios().items():
+        yield name, scenario.about, f"the server observes: {', '.join(kind.plural for kind in scenario.kinds)}"
 
 
 def _defenses() -> Iterator[tuple[str, ...]]:
@@ -72,8 +72,8 @@ def _declared(settings: type[Settings]) -> Iterator[tuple[str, ...]]:
 
 def _usual(key: str) -> Iterator[str]:
     """What scenarios have in place of a default."""
-    for name, one in scenarios().items():
-        for whose, usual in ((name, one.usual), (f"{name}, tables", one.usual_on_tables)):
+    for name, scenario in scenarios().items():
+        for whose, usual in ((name, scenario.usual), (f"{name}, tables", scenario.usual_on_tables)):
             if key in usual:
                 yield f"default of {whose}: {usual[key]!r}"
 
@@ -86,7 +86,7 @@ def _setting(key: str, spec: FieldInfo, whose: str = "") -> tuple[str, ...]:
 def _signature(name: str, cls: Any) -> str:
     shown = []
     settings = settings_of(cls)
-    for spec in (one for one in fields(cls) if one.name in settings):
+    for spec in (field for field in fields(cls) if field.name in settings):
         default = spec.default_factory() if spec.default_factory is not MISSING else spec.default
         shown.append(spec.name if default is MISSING else f"{spec.name}={default!r}")
     return f"{name}({', '.join(shown)})"

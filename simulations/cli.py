@@ -146,8 +146,8 @@ def run(
         if out is not None and str(out.resolve()) != str(values.get("output-dir", out.resolve())):
             raise ConfigError(f"--out is {out}, and -s output-dir is {values['output-dir']}; give one of them")
         file = chosen(config, preset, size)
-        for one in dict.fromkeys((size, *sizes_of(file))):  # a size that is not asked for may be wrong, too
-            given = (read_toml(file, one) if file else {}) | values
+        for size_name in dict.fromkeys((size, *sizes_of(file))):  # a size that is not asked for may be wrong, too
+            given = (read_toml(file, size_name) if file else {}) | values
             if resume is None and not others_declare():  # else it takes the run's own settings, or the package's
                 read(given, SETTINGS)
     except ConfigError as error:
@@ -183,12 +183,12 @@ def report(directory: Annotated[Path, typer.Argument(help="Folder of a run.")]) 
     from simulations.report.studies.rows import read_row_file
 
     try:
-        found = read_row_file(directory / "rows.jsonl")
-        if not found.rows and (directory / "report.html").exists():
-            why = found.damaged(directory) if found.damage else f"{directory}: rows.jsonl holds no row"
+        row_file = read_row_file(directory / "rows.jsonl")
+        if not row_file.rows and (directory / "report.html").exists():
+            why = row_file.damaged(directory) if row_file.damage else f"{directory}: rows.jsonl holds no row"
             fail(f"{why}. The present report.html is kept; restore rows.jsonl from a copy")
-        if found.damage:
-            errors.say(f"warning: {found.damaged(directory)}")
+        if row_file.damage:
+            errors.say(f"warning: {row_file.damaged(directory)}")
         console.say(f"report: {write_report(directory.resolve())}")
     except OSError as error:
         fail(f"DIRECTORY: the report of {directory} cannot be made: {error}")

@@ -239,7 +239,7 @@ def required_bytes(experiment: Experiment, data: ImageDataset, peak: Peak, worke
         + (1 if on_server else sides) * peak(experiment.batch_size)
         + max(attackers, bool(experiment.attacked_rounds))
         * ATTACK_STEPS
-        * peak(max(one.size for one in experiment.rungs))
+        * peak(max(rung.size for rung in experiment.rungs))
     )
 
 

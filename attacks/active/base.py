@@ -42,15 +42,15 @@ class AgreedModel:
         """The linear layer with a bias that sees the pixels, behind which stands a ReLU; of a copy of the model."""
         like = next(self.model.parameters()).detach()
         layers = linear_layers(attackable(self.model, train_mode=True), self.input_shape, like)
-        found = [layer for layer in layers if layer.sees_pixels]
+        seeing = [layer for layer in layers if layer.sees_pixels]
         name = type(self.model).__name__
-        if not found:
+        if not seeing:
             raise NotApplicableError(
                 f"no linear layer of the agreed {name} sees the pixels, and clients may refuse another architecture"
             )
-        if found[0].module.bias is None or not found[0].rectified:
-            raise NotApplicableError(f"layer {found[0].name!r} of {name} lacks a bias, or a ReLU behind it")
-        return found[0]
+        if seeing[0].module.bias is None or not seeing[0].rectified:
+            raise NotApplicableError(f"layer {seeing[0].name!r} of {name} lacks a bias, or a ReLU behind it")
+        return seeing[0]
 
     def layer_behind(self, layer: LinearLayer) -> str:
         """Name of the linear layer that sees relu(Z), Z the values of ``layer`` (B, M), and nothing else."""

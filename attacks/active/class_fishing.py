@@ -83,9 +83,9 @@ class ClassFishing(
         numbers |= guess.diagnostics
         if guess.failure:
             raise AttackError(guess.failure)
-        found = batch_guess(observation, list(guess.images), numbers)
+        batch = batch_guess(observation, list(guess.images), numbers)
         others = torch.full((max(observation.num_examples - len(guess.labels), 0),), -1)
-        return replace(found, labels=torch.cat([guess.labels.cpu(), others]))
+        return replace(batch, labels=torch.cat([guess.labels.cpu(), others]))
 
     def fished(self, observation: ClientUpdate, numbers: Numbers) -> ClientUpdate:
         """The update of the examples of class c alone."""

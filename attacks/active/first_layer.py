@@ -101,9 +101,9 @@ class ImprintLayer(
 
     def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: Numbers) -> Reconstruction:
         """See ``SolvingAttack``; nothing is random."""
-        found = pixel_gradient(observation, self.bins, "no bias, or fewer neurons than bins")
+        parts = pixel_gradient(observation, self.bins, "no bias, or fewer neurons than bins")
         # Differences of neighbours: (K, C * H * W) and (K,).
-        weight, signal = (_between(part[: self.bins]) for part in found)
+        weight, signal = (_between(part[: self.bins]) for part in parts)
         used, images = _quotients(observation, weight, signal, "an imprinted neuron")
         direction, thresholds = self.learned
         upper = torch.cat([thresholds[1:], thresholds.new_full((1,), float("inf"))])

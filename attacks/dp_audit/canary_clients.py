@@ -51,7 +51,7 @@ class PlacedClient:
         filled = {name: shape for name, shape in shapes.items() if math.prod(shape)}
         drawn = {name: torch.randn(shape, generator=generator, dtype=torch.float64) for name, shape in filled.items()}
         turns = bool(torch.rand((), generator=generator) < 0.5)
-        return cls({name: found / found.norm() / len(drawn) ** 0.5 for name, found in drawn.items()}, turns)
+        return cls({name: tensor / tensor.norm() / len(drawn) ** 0.5 for name, tensor in drawn.items()}, turns)
 
     def update(self, coin: bool, length: float, server_round: int) -> Update:
         """What the client hands to its defence in a round; float32."""
@@ -60,8 +60,8 @@ class PlacedClient:
 
     def scores(self, update: Update, server_round: int) -> Tensor:
         """Inner product of an update with the direction of a coin of 1, by tensor: (number of tensors,), float64."""
-        found = [(update[name].double() * tensor).sum() for name, tensor in self.along.items()]
-        return self._sign(server_round) * torch.stack(found)
+        products = [(update[name].double() * tensor).sum() for name, tensor in self.along.items()]
+        return self._sign(server_round) * torch.stack(products)
 
     def _sign(self, server_round: int) -> int:
         return -1 if self.turns and server_round % 2 == 0 else 1
@@ -69,7 +69,7 @@ class PlacedClient:
 
 def client_defense(pipeline: Pipeline) -> ClientDP | FlowerLocalDP | None:
     """The client-level defence of a pipeline, whose claim canary clients can test; None without one."""
-    return next((one for one in pipeline.defenses if isinstance(one, ClientDP | FlowerLocalDP)), None)
+    return next((defense for defense in pipeline.defenses if isinstance(defense, ClientDP | FlowerLocalDP)), None)
 
 
 def parts_of(scores: NamedTensors, coins: Tensor, turns: Tensor) -> dict[str, CanaryPart]:

@@ -96,7 +96,7 @@ class PlacedCanaries:
 
 def audited_defense(pipeline: Pipeline) -> DPSGD | None:
     """The DP-SGD of a pipeline, whose claim canaries can test; None without one."""
-    return next((one for one in pipeline.defenses if isinstance(one, DPSGD)), None)
+    return next((defense for defense in pipeline.defenses if isinstance(defense, DPSGD)), None)
 
 
 def gradient_parts(clients: Mapping[int, tuple[PlacedCanaries, Tensor, Tensor]]) -> dict[str, CanaryPart]:
@@ -105,13 +105,13 @@ def gradient_parts(clients: Mapping[int, tuple[PlacedCanaries, Tensor, Tensor]])
     Args:
         clients: Partition -> its canaries, scores (M,) over all rounds, and coins (M,). 0 lies between the scores of both coins.
     """
-    found = [one for one in clients.values() if len(one[0])]
-    if not found:
+    held = [entry for entry in clients.values() if len(entry[0])]
+    if not held:
         return {}
-    scores, coins = torch.cat([one[1] for one in found]), torch.cat([one[2] for one in found])
-    tensors, turns = torch.cat([one[0].tensors() for one in found]), torch.cat([one[0].turns for one in found])
+    scores, coins = torch.cat([entry[1] for entry in held]), torch.cat([entry[2] for entry in held])
+    tensors, turns = torch.cat([entry[0].tensors() for entry in held]), torch.cat([entry[0].turns for entry in held])
     chosen = {ALL: torch.ones_like(turns), TURNING: turns}
-    chosen |= {name: tensors == at for at, name in enumerate(found[0][0].sizes)}
+    chosen |= {name: tensors == at for at, name in enumerate(held[0][0].sizes)}
     # Most faults are in all tensors: half of the error is for all canaries together.
     weights = {ALL: len(chosen) - 1.0}
     return {
@@ -155,12 +155,12 @@ def set_gradients(model: nn.Module, weights: Tensor, values: Tensor) -> None:
         AttackError: When the defence keeps no gradients per example.
     """
     canaries, first = weights != NO_CANARY, 0
-    for parameter in (one for one in model.parameters() if one.requires_grad):
+    for parameter in (weight for weight in model.parameters() if weight.requires_grad):
         held = getattr(parameter, "grad_sample", None)
         if not isinstance(held, Tensor):
             raise AttackError("the defence keeps no gradients per example, so that no canary can be set")
         held[canaries.to(held.device)] = 0
         own = ((weights >= first) & (weights < first + parameter.numel())).nonzero().flatten()
         inside = torch.unravel_index(weights[own] - first, parameter.shape)
-        held[(own.to(held.device), *(one.to(held.device) for one in inside))] = values[own].to(held)
+        held[(own.to(held.device), *(index.to(held.device) for index in inside))] = values[own].to(held)
         first += parameter.numel()

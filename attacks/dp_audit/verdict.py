@@ -149,8 +149,8 @@ class Audit:
     @property
     def strongest(self) -> tuple[str, EpsilonBound]:
         """The part with the largest bound of all, and this bound."""
-        found = ((part, bound) for part, bounds in self.by_part.items() for bound in bounds)
-        return max(found, key=lambda one: one[1].epsilon)
+        pairs = ((part, bound) for part, bounds in self.by_part.items() for bound in bounds)
+        return max(pairs, key=lambda pair: pair[1].epsilon)
 
 
 def audited(parts: Mapping[str, CanaryPart], claimed: float, delta: float, confidence: float) -> Audit:

@@ -93,8 +93,8 @@ class SolvingAttack(Attack[ClientUpdate, Reconstruction], begins_chains=True):
             guess = self.solve(observation, generator, numbers)
         except AttackError as error:
             return Reconstruction.grey(count, observation.input_shape, str(error), numbers)
-        found = len(guess.images)
-        others = f"found {found} of {observation.num_examples} {OTHERS}" if found < count else ""
+        solved = len(guess.images)
+        others = f"found {solved} of {observation.num_examples} {OTHERS}" if solved < count else ""
         return guess.but_missing(count, guess.failure or others)
 
     def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: Numbers) -> Reconstruction:

@@ -162,14 +162,14 @@ class CocktailParty(
         white = Whitened.of(differences, noise)
         if white is None:
             raise NotApplicableError("an example is constant, or a combination of others, and cannot be separated")
-        penalised, found = white.matrix @ differences, []
+        penalised, tries = white.matrix @ differences, []
         for _ in range(self.restarts):
             rows, objective = self._descend(fixed_point(white.samples, generator), white.samples, penalised)
             if torch.linalg.matrix_rank(rows, rtol=1e-4) == len(rows):
-                found.append((objective, rows))
-        if not found:
+                tries.append((objective, rows))
+        if not tries:
             raise AttackError("two components became equal from every start")
-        numbers["objective"], rows = min(found, key=lambda one: one[0])
+        numbers["objective"], rows = min(tries, key=lambda attempt: attempt[0])
         return rows @ white.matrix
 
     def _descend(self, rows: Tensor, samples: Tensor, penalised: Tensor) -> tuple[Tensor, float]:

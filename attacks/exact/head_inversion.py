@@ -127,8 +127,8 @@ class HeadInversion(
             numbers["leak"] = known.leak
             features, labels = known.features, known.labels
         else:
-            found = SpearPlusPlus().factors(read, layer, observation, generator, numbers)
-            features, failure = found.inputs, found.failure
+            factors = SpearPlusPlus().factors(read, layer, observation, generator, numbers)
+            features, failure = factors.inputs, factors.failure
         features = features.to(next(iter(read.gradient.values())))
         spread = features.var().clamp_min(1e-12)
 
@@ -148,6 +148,6 @@ class HeadInversion(
         numbers |= {"feature_loss": loss, "relative_loss": loss / float(spread)}
         seen = normalise(images, observation)
         if labels is None:
-            labels = labels_of_signals(read.model, layer.module, seen, found.signals)
+            labels = labels_of_signals(read.model, layer.module, seen, factors.signals)
         numbers["gradient_distance"] = gradient_distance(read.model, seen, labels, read.gradient)
         return Reconstruction(images.float().cpu(), labels, numbers, failure)

@@ -40,7 +40,7 @@ class LinearLayer:
 
     def outputs(self, inputs: Tensor) -> Tensor:
         """Z (B, M) of inputs (B, N), in double precision on the CPU; of a layer with a bias."""
-        weight, bias = (one.detach().double().cpu() for one in (self.module.weight, self.module.bias))
+        weight, bias = (tensor.detach().double().cpu() for tensor in (self.module.weight, self.module.bias))
         return inputs @ weight.T + bias
 
 
@@ -86,8 +86,8 @@ def linear_layers(model: nn.Module, input_shape: ImageShape, like: Tensor) -> li
     with torch.enable_grad():
         # Only the layers' own outputs must be distinguished, so that parameters may or may not need gradients.
         logits, calls = called(model, images.clone().requires_grad_())
-        found = [(name, seen[0]) for name, seen in calls.items() if len(seen) == 1 and seen[0][1].dim() == 2]
-        outputs = [out for _, (_, _, out) in found]
+        layers = [(name, seen[0]) for name, seen in calls.items() if len(seen) == 1 and seen[0][1].dim() == 2]
+        outputs = [out for _, (_, _, out) in layers]
         weights = torch.linspace(-1, 2, logits.numel(), dtype=logits.dtype, device=logits.device)
         slopes = torch.autograd.grad((logits.flatten() * weights).sum(), outputs, allow_unused=True) if outputs else []
     pixels = images.flatten(1)
@@ -95,7 +95,7 @@ def linear_layers(model: nn.Module, input_shape: ImageShape, like: Tensor) -> li
         LinearLayer(
             name, module, torch.equal(into, pixels), torch.equal(out, logits), _is_rectified(out.detach(), slope)
         )
-        for (name, (module, into, out)), slope in zip(found, slopes, strict=True)
+        for (name, (module, into, out)), slope in zip(layers, slopes, strict=True)
     ]
 
 
@@ -107,7 +107,7 @@ def random_images(input_shape: ImageShape, like: Tensor) -> Tensor:
 
 def called(model: nn.Module, images: Tensor) -> tuple[Tensor, dict[str, list[Any]]]:
     """Logits, and for each linear layer its calls by name: (module, input, output)."""
-    names: dict[nn.Module, str] = {one: name for name, one in model.named_modules() if isinstance(one, nn.Linear)}
+    names: dict[nn.Module, str] = {layer: name for name, layer in model.named_modules() if isinstance(layer, nn.Linear)}
     with calls_of(names) as seen:
         logits: Tensor = model(images)
     calls: dict[str, list[Any]] = {}
@@ -183,7 +183,7 @@ class Read:
 
     def first_layer(self) -> LinearLayer:
         """The first trained linear layer with one vector for each example."""
-        trained = [one for one in self.layers if f"{one.name}.weight".lstrip(".") in self.gradient]
+        trained = [layer for layer in self.layers if f"{layer.name}.weight".lstrip(".") in self.gradient]
         if not trained:
             name, which = type(self.model).__name__, "no trained linear layer" if self.layers else "no linear layer"
             raise NotApplicableError(f"{which} of {name} sees one vector of each example")
@@ -191,13 +191,13 @@ class Read:
 
     def on_pixels(self) -> LinearLayer:
         """The first linear layer whose inputs are the pixels."""
-        found = [layer for layer in self.layers if layer.sees_pixels]
-        if not found:
+        seeing = [layer for layer in self.layers if layer.sees_pixels]
+        if not seeing:
             raise NotApplicableError(
                 f"no linear layer of {type(self.model).__name__} sees the pixels; HeadInversion attacks features "
                 "after convolutions"
             )
-        return found[0]
+        return seeing[0]
 
 
 def low_rank(gradient: LayerGradient, num_examples: int, least_gap: float = GAP) -> LowRank:

@@ -86,7 +86,7 @@ class MatchedFilter(SolvingAttack, needs_auxiliary=True, needs_classes=True):
         like = next(iter(read.gradient.values()))
         for label in sorted(set(classes.tolist())):
             images = normalise(self.learned.images[classes == label][:PER_CLASS].to(like), observation)
-            if len(images) < 2 and any(hasattr(one, "running_mean") for one in read.model.modules()):
+            if len(images) < 2 and any(hasattr(module, "running_mean") for module in read.model.modules()):
                 continue  # batch statistics need two
             with torch.enable_grad():
                 logits, calls = called(read.model, images.requires_grad_())

@@ -78,18 +78,18 @@ class MissingExamples:
     def _look(self, rows: Tensor) -> None:
         """Adds the columns of the inputs that unmixing rows (R, k), one in each column, make of R."""
         # An input that nothing but rounding stands before is right for all neurons.
-        found = self.columns(rows, CLEAR if rows.shape[1] > 1 else SURE_OF_ONE)
-        if found:
-            self.directions.offer(torch.stack(found))
+        offered = self.columns(rows, CLEAR if rows.shape[1] > 1 else SURE_OF_ONE)
+        if offered:
+            self.directions.offer(torch.stack(offered))
 
     def columns(self, rows: Tensor, share: float) -> list[Tensor]:
         """The columns (R,) of inputs by unmixing rows (R, k), each from this share of the neurons with z < 0."""
         inputs = (rows.T @ self.parts.right) / (rows.T @ (self.parts.left.T @ self.bias))[:, None]
-        found = []
+        kernels = []
         for z in self.layer.outputs(inputs):
             z = torch.where(self.directions.live, z, torch.inf)
             negative = int((z < 0).sum())
             count = min(max(round(share * negative), ROWS * self.parts.rank), negative)
             if count >= self.parts.rank - 1:  # which a kernel asks for
-                found.append(self.directions.kernel(z.argsort()[:count]))
-        return found
+                kernels.append(self.directions.kernel(z.argsort()[:count]))
+        return kernels

@@ -86,12 +86,12 @@ def patch_embedding(model: nn.Module, input_shape: ImageShape, like: Tensor) -> 
     """
     probed = _with_slopes(model)
     layers = (nn.Conv2d, nn.Linear)
-    names: dict[nn.Module, str] = {one: name for name, one in probed.named_modules() if isinstance(one, layers)}
+    names: dict[nn.Module, str] = {part: name for name, part in probed.named_modules() if isinstance(part, layers)}
     patches = _patches(probed, names, input_shape, like)
     if not patches:
         raise NotApplicableError(f"no layer of {type(model).__name__} sees patches of the image's pixels")
     trained = {name: value for name, value in probed.named_parameters() if value.requires_grad}
-    with torch.enable_grad(), calls_of(one for one, name in names.items() if name in patches) as seen:
+    with torch.enable_grad(), calls_of(part for part, name in names.items() if name in patches) as seen:
         logits = probed(random_images(input_shape, like)[:BATCH].requires_grad_())
         weights = torch.linspace(-1, 2, logits.numel(), dtype=logits.dtype, device=logits.device)
         wanted = [*(out for _, _, out in seen), *trained.values()]
@@ -130,8 +130,8 @@ def _patches(model: nn.Module, names: Mapping[nn.Module, str], input_shape: Imag
     with torch.no_grad(), calls_of(names) as seen:
         model(numbers.view(1, *input_shape).repeat(BATCH, 1, 1, 1))
     calls = Counter(module for module, _, _ in seen)
-    found = {names[one]: _pixels(one, into[:1], count) for one, into, _ in seen if calls[one] == 1}
-    return {name: pixels.cpu() for name, pixels in found.items() if pixels is not None}
+    by_layer = {names[layer]: _pixels(layer, into[:1], count) for layer, into, _ in seen if calls[layer] == 1}
+    return {name: pixels.cpu() for name, pixels in by_layer.items() if pixels is not None}
 
 
 def _pixels(module: nn.Module, into: Tensor, count: int) -> Tensor | None:

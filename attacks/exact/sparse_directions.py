@@ -212,8 +212,8 @@ class SparseDirections:
     def kernel(self, zeros: Tensor) -> Tensor:
         """The unit direction (R,) for which L is nearest to zero on the rows ``zeros``, int64 indices."""
         rows = self.left[zeros]
-        found: Tensor = torch.linalg.eigh(rows.T @ rows)[1][:, 0]
-        return found
+        direction: Tensor = torch.linalg.eigh(rows.T @ rows)[1][:, 0]
+        return direction
 
     def basis(self) -> list[int]:
         """Indices of independent directions, those with the most zeros first: R of them, or as many as there are."""
@@ -245,6 +245,6 @@ def unit(directions: Tensor) -> Tensor:
     return directions / lengths.clamp_min(1e-300)
 
 
-def _others(directions: Tensor, one: Tensor) -> Tensor:
+def _others(directions: Tensor, direction: Tensor) -> Tensor:
     """Those of unit directions (K, R) that are not next to one (R,)."""
-    return directions[(directions @ one).abs() < 1 - 1e-5]
+    return directions[(directions @ direction).abs() < 1 - 1e-5]

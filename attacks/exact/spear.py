@@ -101,15 +101,15 @@ class Spear(
             return start
         directions, missing = start
         shape = observation.input_shape if layer.sees_pixels else None
-        found = self._searched(directions, missing, shape, generator)
+        solution = self._searched(directions, missing, shape, generator)
         counts = {"samples": directions.samples, "descents": directions.descents, "directions": len(directions.found)}
         numbers |= {name: float(count) for name, count in counts.items()}
         where = (
             f"in {directions.samples} samples and {directions.descents} descents; raise max_samples and max_descents"
         )
-        found = believed(found, f"{where}, or attack a smaller batch")
-        numbers["sparsity_match"] = float(found.agreement.mean())
-        return found
+        solution = believed(solution, f"{where}, or attack a smaller batch")
+        numbers["sparsity_match"] = float(solution.agreement.mean())
+        return solution
 
     def _searched(
         self,
@@ -129,9 +129,9 @@ class Spear(
             chosen = directions.basis()
             basis = directions.found[chosen].T
             if len(chosen) == directions.rank and (tried is None or not torch.equal(tried, basis)):
-                tried, found = basis, solved(parts, basis, bias, layer)
-                if found.agreement.min() > SURE:
-                    return polished(found, parts, bias, layer)
+                tried, solution = basis, solved(parts, basis, bias, layer)
+                if solution.agreement.min() > SURE:
+                    return polished(solution, parts, bias, layer)
             if directions.samples >= samples and directions.descents >= descents:
                 break
             if directions.samples < samples:
@@ -147,8 +147,8 @@ def solved_images(
 ) -> Reconstruction:
     """The images that the factors of the layer on the pixels hold."""
     layer = read.on_pixels()
-    found = factors(read, layer, observation, generator, numbers)
-    return recovered(observation, read, layer.module, found.inputs, found.signals, numbers, found.failure)
+    solution = factors(read, layer, observation, generator, numbers)
+    return recovered(observation, read, layer.module, solution.inputs, solution.signals, numbers, solution.failure)
 
 
 def begun(
@@ -200,7 +200,7 @@ def _touched(signals: Tensor, gap: float) -> Tensor:
 
 
 def polished(
-    found: Factors, parts: LowRank, bias: Tensor, layer: LinearLayer, *, several_steps: bool = False
+    factors: Factors, parts: LowRank, bias: Tensor, layer: LinearLayer, *, several_steps: bool = False
 ) -> Factors:
     """Both factors by least squares in turn, dL/dz zero where z <= 0: rounding counts less when all of the zeros are used.
 
@@ -208,9 +208,9 @@ def polished(
     several steps signs of z may have changed: there an entry of dL/dz must also be nearly zero.
     """
     gradient = torch.cat([parts.left @ parts.right, bias[:, None]], 1)
-    seen = torch.cat([found.inputs, torch.ones(len(found.inputs), 1, dtype=torch.float64)], 1)
-    off = (layer.outputs(found.inputs) <= 0).T.double()
-    signals = found.signals.T
+    seen = torch.cat([factors.inputs, torch.ones(len(factors.inputs), 1, dtype=torch.float64)], 1)
+    off = (layer.outputs(factors.inputs) <= 0).T.double()
+    signals = factors.signals.T
     if several_steps:
         off *= ~_touched(signals.T, parts.gap).T
     for _ in range(POLISHES):
@@ -221,7 +221,7 @@ def polished(
         signals, seen = signals * seen[:, -1], seen / seen[:, -1:]
     inputs = seen[:, :-1]
     better = Factors(signals.T, inputs, _agreement(inputs, signals.T, parts.gap, layer))
-    return better if inputs.isfinite().all() and better.agreement.mean() >= found.agreement.mean() else found
+    return better if inputs.isfinite().all() and better.agreement.mean() >= factors.agreement.mean() else factors
 
 
 def repaired(directions: SparseDirections, missing: MissingExamples) -> Factors:
@@ -241,23 +241,23 @@ def repaired(directions: SparseDirections, missing: MissingExamples) -> Factors:
         for place in best.agreement.argsort().tolist():
             others = basis[:, [at for at in range(parts.rank) if at != place]]
             rest = torch.linalg.qr(others, mode="complete")[0][:, -1:]
-            for column in (one for share in (SURE_OF_ONE, CLEAR) for one in missing.columns(rest, share)):
+            for column in (candidate for share in (SURE_OF_ONE, CLEAR) for candidate in missing.columns(rest, share)):
                 trial = torch.cat([basis[:, :place], column[:, None], basis[:, place + 1 :]], 1)
                 if torch.linalg.matrix_rank(trial, rtol=1e-6) == parts.rank:
-                    found = solved(parts, trial, bias, layer)
-                    if found.agreement.mean() > best.agreement.mean():
-                        best, basis = found, trial
+                    changed = solved(parts, trial, bias, layer)
+                    if changed.agreement.mean() > best.agreement.mean():
+                        best, basis = changed, trial
     return best
 
 
-def believed(found: Factors, where: str) -> Factors:
+def believed(given: Factors, where: str) -> Factors:
     """The examples whose signs of z agree with their zeros; ``where`` says after which search others are missing.
 
     Raises:
         AttackError: When there is none.
     """
-    sure = found.agreement > ALONE
+    sure = given.agreement > ALONE
     failure = f"found {int(sure.sum())} of {len(sure)} examples {where}"
     if not sure.any():
         raise AttackError(failure)
-    return found if sure.all() else Factors(found.signals[sure], found.inputs[sure], found.agreement[sure], failure)
+    return given if sure.all() else Factors(given.signals[sure], given.inputs[sure], given.agreement[sure], failure)

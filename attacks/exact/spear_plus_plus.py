@@ -154,17 +154,17 @@ def orthogonal_dictionary(rows: Tensor, start: Tensor) -> Tensor:
 
     Up to signs and order of its rows, A is the dictionary if rows = S A with sparse independent entries of S.
     """
-    scaled, found = rows * len(rows) ** 0.5, start
+    scaled, matrix = rows * len(rows) ** 0.5, start
     for _ in range(STEPS):
-        bent = torch.tanh(STEEPNESS * (scaled @ found.T))
+        bent = torch.tanh(STEEPNESS * (scaled @ matrix.T))
         slopes = STEEPNESS * (1 - bent.square()).mean(0)
-        left, _, right = torch.linalg.svd(slopes[:, None] * found - bent.T @ scaled / len(rows))
+        left, _, right = torch.linalg.svd(slopes[:, None] * matrix - bent.T @ scaled / len(rows))
         following = left @ right
-        settled = float((1 - (following * found).sum(1).abs()).max()) < SETTLED
-        found = following
+        settled = float((1 - (following * matrix).sum(1).abs()).max()) < SETTLED
+        matrix = following
         if settled:
             break
-    return found
+    return matrix
 
 
 @algorithm
@@ -213,16 +213,16 @@ class SpearPlusPlus(SolvingAttack, selection="agreement of signs and zeros", qui
         directions, missing = start
         shape, several = observation.input_shape if layer.sees_pixels else None, observation.local_steps > 1
         all_found = self._learned(directions, missing, shape, generator, numbers)
-        found = repaired(directions, missing)
+        solution = repaired(directions, missing)
         # Signs change from step to step, and noise hides them: there they can only be believed together.
         if not (all_found and (several or missing.parts.gap > CLEAN)):
-            found = believed(
-                found, f"in {directions.starts} starts; raise max_starts, or attack a smaller batch or a wider layer"
+            solution = believed(
+                solution, f"in {directions.starts} starts; raise max_starts, or attack a smaller batch or a wider layer"
             )
-        if not found.failure:
-            found = polished(found, missing.parts, missing.bias, layer, several_steps=several)
-        numbers["sparsity_match"] = float(found.agreement.mean())
-        return found
+        if not solution.failure:
+            solution = polished(solution, missing.parts, missing.bias, layer, several_steps=several)
+        numbers["sparsity_match"] = float(solution.agreement.mean())
+        return solution
 
     def _learned(
         self,

@@ -50,10 +50,10 @@ class BottleneckInversion(GradientInversion):
         return find_bottleneck(victim.model) is None and super()._differences(trials, victim)
 
     def _objective(self, trials: Trials, victim: Victim) -> GradientMatching:
-        found = find_bottleneck(victim.model)
-        if found is None:
+        bottleneck = find_bottleneck(victim.model)
+        if bottleneck is None:
             return super()._objective(trials, victim)
-        return _EncoderMatching(self._problem(trials, victim), f"{found[0]}.encoder")
+        return _EncoderMatching(self._problem(trials, victim), f"{bottleneck[0]}.encoder")
 
 
 class _EncoderMatching(GradientMatching):
@@ -68,8 +68,8 @@ class _EncoderMatching(GradientMatching):
         """Names of the weights that the encoder's output depends on, but for its bias, whose gradient is d itself."""
         weights = {name: weight.detach().requires_grad_() for name, weight in self.parameters.items()}
         images = next(iter(weights.values())).new_zeros(self.batch_shape)
-        found = torch.autograd.grad(self._arriving(weights, images, None), list(weights.values()), allow_unused=True)
-        return [name for name, g in zip(weights, found, strict=True) if g is not None and name != self._bias]
+        slopes = torch.autograd.grad(self._arriving(weights, images, None), list(weights.values()), allow_unused=True)
+        return [name for name, g in zip(weights, slopes, strict=True) if g is not None and name != self._bias]
 
     def _arriving(self, weights: Update, images: Tensor, direction: Tensor | None) -> Tensor:
         """<d, h(x)>, or the sum of h(x) where d is None."""
@@ -81,5 +81,5 @@ class _EncoderMatching(GradientMatching):
     def _loss(self, unknowns: Tensor, known: Tensor, target: Update, observed: Statistics, smoothing: Tensor) -> Tensor:
         images, _ = self.read(unknowns, known)
         dummy = grad(self._arriving)(self.parameters, images, target[self._bias])
-        distance = self.cost.distance(*({name: one[name] for name in self._matched} for one in (dummy, target)))
+        distance = self.cost.distance(*({name: update[name] for name in self._matched} for update in (dummy, target)))
         return distance + self.priors(images, observed, smoothing)

@@ -39,8 +39,8 @@ class Cost:
         if self.closed_form is not None:
             return self.closed_form(dummy, target)
 
-        def distance(one: Tensor, other: Tensor) -> Tensor:
-            return self.distance(named(one), named(other))
+        def distance(trial: Tensor, other: Tensor) -> Tensor:
+            return self.distance(named(trial), named(other))
 
         gradients, values = vmap(grad_and_value(distance))(dummy, target)
         return values, gradients
@@ -107,7 +107,7 @@ def _dots(a: Tensor, b: Tensor) -> Tensor:
     cosine that is wrong by 1e-3. Summed in pairs it loses none; a block at a time, so that no temporary is as large as the rows.
     """
     blocks = zip(torch.split(a, BLOCK, 1), torch.split(b, BLOCK, 1), strict=True)
-    return torch.stack([torch.linalg.vecdot(one, other) for one, other in blocks]).sum(0)
+    return torch.stack([torch.linalg.vecdot(block, other) for block, other in blocks]).sum(0)
 
 
 COSTS = {

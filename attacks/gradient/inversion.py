@@ -178,7 +178,7 @@ class GradientInversion(
                 first = self._stages(self._differenced(self._objective(trials[:1], victim)))[0].objective
                 layers = len(first.constants) if isinstance(first, DifferencedMatching) else 0
             sent = {"normalised_by_sent": float(layers)}
-            targets = [replace(one, diagnostics=one.diagnostics | sent) for one in targets]
+            targets = [replace(target, diagnostics=target.diagnostics | sent) for target in targets]
         parts = in_chunks(lambda some: self._minimize(some, victim, differenced), trials, min(self.chunk, fitting))
         unknowns, loss, evaluations = (torch.split(torch.cat(rows), self.restarts) for rows in zip(*parts, strict=True))
         return {

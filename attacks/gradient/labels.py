@@ -122,15 +122,15 @@ def last_linear(model: nn.Module, num_classes: int | None = None) -> tuple[str, 
     Raises:
         AttackError: When there is none.
     """
-    found = [
+    layers = [
         (name, module)
         for name, module in model.named_modules()
         if isinstance(module, nn.Linear) and num_classes in (None, module.out_features)
     ]
-    if not found:
+    if not layers:
         width = "" if num_classes is None else f" with {num_classes} outputs"
         raise AttackError(f"labels are inferred from the last nn.Linear{width}, and {type(model).__name__} has none")
-    return found[-1]
+    return layers[-1]
 
 
 def _head(observation: ClientUpdate) -> tuple[nn.Module, int, str, nn.Linear]:

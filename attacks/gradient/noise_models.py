@@ -82,11 +82,11 @@ class NoiseModelInversion(
 
     def card(self) -> dict[str, int | str]:
         """As ``GradientInversion``, of both searches."""
-        found = super().card()
+        facts = super().card()
         also = (
-            {"iterations": f"{found['iterations']}, and {self.adam_iterations} of Adam"} if self.adam_iterations else {}
+            {"iterations": f"{facts['iterations']}, and {self.adam_iterations} of Adam"} if self.adam_iterations else {}
         )
-        return found | also
+        return facts | also
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> NoiseModelInversion:
         """The attack for the pipeline's noise."""
@@ -113,8 +113,8 @@ class NoiseModelInversion(
             for chosen in self._searches(prior):
                 for at, state in zip(members, states, strict=True):  # both from the same starts
                     generators[at].set_state(state)
-                found = GradientInversion.attack_many(chosen, some, [generators[at] for at in members])
-                for at, guess in zip(members, found, strict=True):
+                attempts = GradientInversion.attack_many(chosen, some, [generators[at] for at in members])
+                for at, guess in zip(members, attempts, strict=True):
                     guesses[at] = _lower(guesses.get(at), guess)
         return [guesses[at] for at in range(len(observations))]
 
@@ -133,7 +133,7 @@ class NoiseModelInversion(
             return super()._stages(objective)
         first = GUIDE * objective.from_zero()
         weights = [(first * 0.1**at).clamp_min(self.total_variation) for at in range(4)]
-        return step_decay_stages([objective.with_prior(one) for one in weights], self.learning_rate, self.iterations)
+        return step_decay_stages([objective.with_prior(tv) for tv in weights], self.learning_rate, self.iterations)
 
     def _prior(self, observation: ClientUpdate) -> float:
         """Weight of the mean total variation; see the class."""
@@ -261,7 +261,7 @@ class OmittedLayerInversion(MaskedInversion):
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """The attack for the layer that the pipeline defends: over several steps hardly a column is zero in all of them."""
-        stage = next((one for one in knowledge.pipeline.defenses if isinstance(one, Soteria)), None)
+        stage = next((defense for defense in knowledge.pipeline.defenses if isinstance(defense, Soteria)), None)
         return replace(super().fit(knowledge, generator), learned=stage)
 
     def observed_gradient(self, observation: ClientUpdate) -> Update:

@@ -102,8 +102,8 @@ def moves(owners: list[Target]) -> Update:
             return {name: torch.zeros_like(value) for name, value in like.items()}
         return {name: observation.update[name].detach().to(value) for name, value in like.items()}
 
-    found = [sent(owner.observation, owner.gradient) for owner in owners]
-    return {name: torch.stack([one[name] for one in found]) for name in found[0]}
+    deltas = [sent(owner.observation, owner.gradient) for owner in owners]
+    return {name: torch.stack([delta[name] for delta in deltas]) for name in deltas[0]}
 
 
 class SurrogateGradientMatching(GradientMatching):

@@ -72,8 +72,8 @@ def record_gradients(model: nn.Module, images: Tensor, classes: Tensor) -> Itera
 
     def confidence(values: NamedTensors, image: Tensor, own: Tensor) -> Tensor:
         logits = functional_call(model, dict(values), (image[None],))[0]
-        found: Tensor = (logits * own).sum() - logits.masked_fill(own, -torch.inf).logsumexp(0)
-        return found
+        margin: Tensor = (logits * own).sum() - logits.masked_fill(own, -torch.inf).logsumexp(0)
+        return margin
 
     each = vmap(grad(confidence), in_dims=(None, 0, 0))
     for at in range(0, len(images), at_once):
@@ -81,10 +81,10 @@ def record_gradients(model: nn.Module, images: Tensor, classes: Tensor) -> Itera
         count = model(piece[:1]).shape[1]
         own = nn.functional.one_hot(classes[at : at + at_once].to(like.device), count).bool()
         try:
-            found = each(parameters, piece, own)
+            gradients = each(parameters, piece, own)
         except RuntimeError as error:
             raise NotApplicableError(f"{type(model).__name__} has no gradients of single records: {error}") from error
-        flat = torch.cat([found[name].flatten(1) for name in parameters], 1).float()
+        flat = torch.cat([gradients[name].flatten(1) for name in parameters], 1).float()
         yield flat.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
 
 
@@ -109,15 +109,15 @@ class RoundsTest(Membership):
         if self.model is None or not len(images):
             return super().scores(images, classes)
         total = torch.zeros(len(images), dtype=torch.float64)
-        for one in self.rounds:
-            total += one.cosines(self.model, images, classes)
+        for seen in self.rounds:
+            total += seen.cosines(self.model, images, classes)
         return total / len(self.rounds)
 
     def to_tensors(self) -> Tensors:
         """The test as tensors, "rounds/R/weights/NAME" and "rounds/R/update/NAME"; empty if the attack failed."""
         tensors: Tensors = {}
-        for at, one in enumerate(self.rounds):
-            tensors |= on_cpu(one.weights, f"{PART}/{at}/weights/") | on_cpu(one.update, f"{PART}/{at}/update/")
+        for at, seen in enumerate(self.rounds):
+            tensors |= on_cpu(seen.weights, f"{PART}/{at}/weights/") | on_cpu(seen.update, f"{PART}/{at}/update/")
         return tensors
 
     @classmethod
@@ -185,19 +185,19 @@ class GradientAlignment(
         Raises:
             AttackError: When no round is usable, or the model has no gradients of single records.
         """
-        found, problem = list[ObservedRound](), "the client sent no update"
+        usable, problem = list[ObservedRound](), "the client sent no update"
         for update in observation.updates:
             try:
-                found.append(_observed(update))
+                usable.append(_observed(update))
             except AttackError as error:
                 problem = str(error)
-        if not found:
+        if not usable:
             raise AttackError(problem)
         model = copy.deepcopy(observation.updates[-1].model).eval().requires_grad_(False)
         # Refuses a model without gradients of single records here, at the server, not at each client.
         image: Tensor = next(model.parameters()).new_zeros(1, *observation.updates[-1].input_shape)
         next(record_gradients(model, image, torch.zeros(1, dtype=torch.int64, device=image.device)))
-        rounds = tuple(found[at] for at in spread(len(found), MOST_ROUNDS))
+        rounds = tuple(usable[at] for at in spread(len(usable), MOST_ROUNDS))
         return RoundsTest(model, diagnostics={"rounds-used": float(len(rounds))}, rounds=rounds)
 
 

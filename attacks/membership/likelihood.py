@@ -45,15 +45,15 @@ class ShadowedRecords:
 
         Records that no other shadow model was trained without are left out, and shadow models without members or others among them.
         """
-        found = []
+        splits = []
         for at in range(len(self.models)):
             rest = torch.arange(len(self.models)) != at
             usable = self.outside[rest].any(0)
             members = ~self.outside[at, usable]
             if members.any() and not members.all():
                 others = self.confidences[rest][:, usable], self.outside[rest][:, usable]
-                found.append((self.confidences[at, usable], *others, members))
-        return found
+                splits.append((self.confidences[at, usable], *others, members))
+        return splits
 
 
 @dataclass(frozen=True)
@@ -87,11 +87,11 @@ class LikelihoodAttack(ShadowAttack, quick={"num_shadows": 4}):
         classes = true_classes(knowledge)
         # Shown to all shadow models in the same way.
         images = shown(knowledge, torch.arange(len(classes)), shadows[0].seed)
-        confidences = torch.stack([confidence_of(predict(one.model, images), classes) for one in shadows])
+        confidences = torch.stack([confidence_of(predict(shadow.model, images), classes) for shadow in shadows])
         outside = torch.ones(confidences.shape, dtype=torch.bool)
-        for at, one in enumerate(shadows):
-            outside[at, one.members] = False
-        models = tuple(one.model.requires_grad_(False) for one in shadows)
+        for at, shadow in enumerate(shadows):
+            outside[at, shadow.members] = False
+        models = tuple(trained.model.requires_grad_(False) for trained in shadows)
         records = ShadowedRecords(models, images, classes, confidences, outside)
         choices = self.choose(records)
         return replace(self, learned=FittedLikelihood(records, choices, self.mean_area(records, choices)))
@@ -191,7 +191,7 @@ class RMIA(LikelihoodAttack):
     def choose(self, records: ShadowedRecords) -> Numbers:
         """The value of a."""
         areas = {correction: self.mean_area(records, {"correction": correction}) for correction in CORRECTIONS}
-        known = {correction: found for correction, found in areas.items() if found is not None}
+        known = {correction: auc for correction, auc in areas.items() if auc is not None}
         return {"correction": max(known, key=lambda correction: known[correction], default=USUAL_CORRECTION)}
 
     def held_out_scores(self, choices: Mapping[str, float], own: Tensor, references: Tensor, outside: Tensor) -> Tensor:

@@ -44,8 +44,8 @@ class MembershipNetwork(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Membership logits."""
-        found: Tensor = self.out(torch.tanh(self.hidden((features - self.mean) / self.std)))
-        return found.squeeze(1)
+        logits: Tensor = self.out(torch.tanh(self.hidden((features - self.mean) / self.std)))
+        return logits.squeeze(1)
 
 
 @dataclass(frozen=True)
@@ -91,13 +91,13 @@ class Membership:
         logits = predict(self.model, images)
         classes = classes.cpu()
         if self.rule is not None:
-            others = torch.stack([confidence_of(predict(one, images), classes) for one in self.references])
-            found: Tensor = self.rule(confidence_of(logits, classes), others)
+            others = torch.stack([confidence_of(predict(reference, images), classes) for reference in self.references])
+            judged: Tensor = self.rule(confidence_of(logits, classes), others)
         elif self.network is not None:
-            found = self.network(membership_features(logits, classes).to(self.network.mean))
+            judged = self.network(membership_features(logits, classes).to(self.network.mean))
         else:
-            found = -loss_of(logits, classes)
-        return found.cpu().double()
+            judged = -loss_of(logits, classes)
+        return judged.cpu().double()
 
     def to_tensors(self) -> Tensors:
         """The test as tensors: weights and float buffers under PART/NAME; empty if the attack failed.
@@ -108,9 +108,9 @@ class Membership:
         for part, module in (("model", self.model), ("network", self.network), (self.kind, self.rule)):
             if module is not None:
                 tensors |= on_cpu(shared_tensors(module), f"{part}/")
-        shadows = [shared_tensors(one) for one in self.references]
+        shadows = [shared_tensors(reference) for reference in self.references]
         for name in shadows[0] if shadows else ():
-            tensors[f"references/{name}"] = torch.stack([one[name].detach().cpu() for one in shadows])
+            tensors[f"references/{name}"] = torch.stack([shadow[name].detach().cpu() for shadow in shadows])
         return tensors
 
     @classmethod

@@ -8,27 +8,27 @@ from defenses.registry import RegistryError, modules_in
 
 
 def _declared() -> dict[str, Metric]:
-    found: dict[str, Metric] = {}
+    metrics: dict[str, Metric] = {}
     for module in modules_in(__package__ or "", without=__name__):
-        for one in vars(import_module(module)).values():
-            if isinstance(one, Metric) and found.setdefault(one.name, one) is not one:
-                raise RegistryError(f"{module} defines the metric {one.name!r}, which another file defines too")
-    return found
+        for member in vars(import_module(module)).values():
+            if isinstance(member, Metric) and metrics.setdefault(member.name, member) is not member:
+                raise RegistryError(f"{module} defines the metric {member.name!r}, which another file defines too")
+    return metrics
 
 
 METRICS = MappingProxyType(_declared())
 """Name -> metric, of every file of this folder."""
-MEASURED = tuple(one for one in METRICS.values() if one.measure)
+MEASURED = tuple(metric for metric in METRICS.values() if metric.measure)
 """What clients compute for every guessed image."""
-_PREFIXES = tuple(one for one in METRICS.values() if one.prefix)
+_PREFIXES = tuple(metric for metric in METRICS.values() if metric.prefix)
 
 
 def known_metric(name: str) -> Metric | None:
     """The metric of a name in rows; None for one that no file declares."""
-    found = METRICS.get(name)
-    if found and not found.prefix:
-        return found
-    return next((one for one in _PREFIXES if name.startswith(one.name)), None)
+    metric = METRICS.get(name)
+    if metric and not metric.prefix:
+        return metric
+    return next((prefixed for prefixed in _PREFIXES if name.startswith(prefixed.name)), None)
 
 
 def metric_of(name: str) -> Metric:

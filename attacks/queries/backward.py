@@ -75,7 +75,7 @@ class BackwardReconstruction(
         # One draw for all images: the start of an image must not depend on how many others there are.
         noise = torch.randn(observation.input_shape, generator=generator, dtype=target.dtype) * START_STD
         spread = target.flatten(1).var(1, correction=0).clamp_min(1e-12)
-        found, numbers = Inversion(send, target, prior, torch.ones_like(spread)).search(
+        inverted, numbers = Inversion(send, target, prior, torch.ones_like(spread)).search(
             noise.to(target.device).repeat(len(target), 1, 1, 1), self.iterations, rule, spread
         )
-        return Reconstruction(denormalise(found, observation).clamp(0, 1), answers(observation), numbers)
+        return Reconstruction(denormalise(inverted, observation).clamp(0, 1), answers(observation), numbers)

@@ -93,10 +93,10 @@ class Inversion:
         The numbers are means over images: "feature_loss", the error, and "relative_loss", the same over ``spread``, the variance
         of what was sent, which is the error that a constant would reach.
         """
-        found, _ = minimise(self.objective, start, iterations, rule)
+        images, _ = minimise(self.objective, start, iterations, rule)
         with torch.no_grad():
-            loss = self.errors(found)
-        return found, {"feature_loss": float(loss.mean()), "relative_loss": float((loss / spread).mean())}
+            loss = self.errors(images)
+        return images, {"feature_loss": float(loss.mean()), "relative_loss": float((loss / spread).mean())}
 
 
 def answers(observation: Query) -> Tensor:

@@ -120,8 +120,8 @@ class LearnedQueryAttack(QueryAttack[Guess], needs_auxiliary=True, effort={"iter
                 step_down(optimizer, value, schedule)
         network.eval().requires_grad_(False)
         with torch.no_grad():
-            found = in_batches(lambda rows: network(features(rows)).cpu(), held)
-        scores = judge(found, truth[held].cpu(), truth[kept].cpu())
+            predictions = in_batches(lambda rows: network(features(rows)).cpu(), held)
+        scores = judge(predictions, truth[held].cpu(), truth[kept].cpu())
         return replace(self, learned=LearnedNetwork(network, tuple(shown.shape[1:]), scores))  # type: ignore[type-var]
 
 
@@ -150,8 +150,8 @@ def features_by_row(sender: Sender, training: str, images: Tensor, generator: to
 
     if training == RETRAINED and sender.pipeline.draws_at_inference:
         return anew
-    one = features_of(sender, training, images[:1], torch.Generator())
-    if one.numel() * one.element_size() * len(images) > MOST_KEPT:
+    sample = features_of(sender, training, images[:1], torch.Generator())
+    if sample.numel() * sample.element_size() * len(images) > MOST_KEPT:
         return anew
     kept = in_batches(
         lambda rows: features_of(sender, training, images[rows], torch.Generator()).cpu(), torch.arange(len(images))
@@ -160,7 +160,7 @@ def features_by_row(sender: Sender, training: str, images: Tensor, generator: to
     def known(rows: Tensor) -> Tensor:
         if training == RETRAINED:
             key_of(generator)
-        return kept[rows].to(one.device)
+        return kept[rows].to(sample.device)
 
     return known
 

@@ -57,7 +57,7 @@ class Refinement(Attack[ClientUpdate, Reconstruction]):
 
     def refine_begun(self, begun: Sequence[Begun]) -> list[Reconstruction]:
         """Improve guesses that did not fail, by default one by one; a guess that cannot be refined becomes ``failed``."""
-        return [self._refined(one) for one in begun]
+        return [self._refined(entry) for entry in begun]
 
     def _refined(self, begun: Begun) -> Reconstruction:
         try:

@@ -203,7 +203,7 @@ def possible_draws(policies: Sequence[Shape], channels: int) -> list[Draw]:
 
     Steps without effect are left out; equal draws are merged under the first policy that has them.
     """
-    found: dict[Steps, Draw] = {}
+    draws: dict[Steps, Draw] = {}
     for number, policy in enumerate(policies):
         options = [_options(index, channels) for index in policy]
         if math.prod(map(len, options)) > MOST_DRAWS:
@@ -211,9 +211,9 @@ def possible_draws(policies: Sequence[Shape], channels: int) -> list[Draw]:
         for draw in product(*options):
             steps: Steps = tuple(step for part in draw for step in part)
             probability = 1 / math.prod(map(len, options)) / len(policies)
-            known = found.get(steps, Draw(steps, number, 0.0))
-            found[steps] = known._replace(probability=known.probability + probability)
-    return list(found.values())
+            known = draws.get(steps, Draw(steps, number, 0.0))
+            draws[steps] = known._replace(probability=known.probability + probability)
+    return list(draws.values())
 
 
 def _options(index: int, channels: int) -> list[Steps]:

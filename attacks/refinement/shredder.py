@@ -59,7 +59,7 @@ class Shredder(Unshuffle, effort={"sweeps": "iterations"}, quick={"sweeps": 5}):
             result = torch.where(better[:, None, None], after, before).view(-1, channels, height, width)
             ends = (before.view_as(result), result)
             names = ("total_variation_before", "total_variation")
-            solved.append((result, {n: float(total_variation(one).mean()) for n, one in zip(names, ends, strict=True)}))
+            solved.append((result, {n: float(total_variation(end).mean()) for n, end in zip(names, ends, strict=True)}))
         return solved
 
 
@@ -154,12 +154,12 @@ class _Annealer:
 def _members(levels: list[Level], image: int, height: int, width: int) -> list[Tensor]:
     """The pixels of every window of one image that holds more than one, as positions in it."""
     position = torch.arange(height * width).view(height, width)
-    found = []
+    windows = []
     for size, active in levels:
         for row, column in active[image].nonzero().tolist():
             inside = position[row * size : (row + 1) * size, column * size : (column + 1) * size].flatten()
-            found += [inside] if len(inside) > 1 else []
-    return found
+            windows += [inside] if len(inside) > 1 else []
+    return windows
 
 
 def _swap_groups(pieces: Sequence[list[Level]], copies: int, height: int, width: int) -> tuple[list[_Group], list[int]]:

@@ -83,7 +83,7 @@ class Unshuffle(Refinement, needs_auxiliary=True):
         Without a shuffle in the pipeline images stay unchanged, with ``nothing_to_undo`` = 1. A guess fails if its windows must be
         inferred and its images differ in size from the auxiliary images.
         """
-        results, groups = [one.guess for one in begun], defaultdict(list)
+        results, groups = [entry.guess for entry in begun], defaultdict(list)
         for at, (_, guess, generator) in enumerate(begun):
             pixels = guess.images.detach().float().cpu()
             try:
@@ -97,9 +97,9 @@ class Unshuffle(Refinement, needs_auxiliary=True):
                 groups[pixels.shape[1:]].append((at, Piece(pixels, windows, generator)))
         for members in groups.values():
             solved = self._solve([piece for _, piece in members])
-            for (at, _), (images, found) in zip(members, solved, strict=True):
+            for (at, _), (images, numbers) in zip(members, solved, strict=True):
                 own = results[at]
-                results[at] = replace(own, images=images.to(own.images), diagnostics=own.diagnostics | found)
+                results[at] = replace(own, images=images.to(own.images), diagnostics=own.diagnostics | numbers)
         return results
 
     def _windows(self, images: Tensor) -> tuple[list[Level], Numbers]:

@@ -109,15 +109,15 @@ def region_features(images: Tensor, sizes: Shape) -> list[Tensor]:
         sizes: Powers of two, decreasing; regions of the last two are never cut further.
     """
     pixels = widened(images)
-    channels, one = pixels.shape[1], torch.ones(1, 1, *pixels.shape[-2:], device=pixels.device)
+    channels, ones = pixels.shape[1], torch.ones(1, 1, *pixels.shape[-2:], device=pixels.device)
     pairs = [(c, c) for c in range(channels)] + list(combinations(range(channels), 2))
     squares, counts = {}, {}
     for scale in (1 << power for power in range(sizes[0].bit_length())):
-        total, area = window_sum(pixels, scale), window_sum(one, scale)
+        total, area = window_sum(pixels, scale), window_sum(ones, scale)
         squares[scale] = torch.stack([total[:, a] * total[:, b] for a, b in pairs], 1) / area
         counts[scale] = torch.ones_like(area)
 
-    found = []
+    features = []
     for size in sizes[:-2]:
         columns = []
         for scale in (s for s in squares if s < size):
@@ -128,18 +128,18 @@ def region_features(images: Tensor, sizes: Shape) -> list[Tensor]:
             columns += _variance_and_correlation(spread / freedom.clamp(min=1), channels)
         own = torch.stack(columns, -1)
         mean = own.mean((1, 2), keepdim=True).expand_as(own)
-        found.append(torch.cat([own, own - mean, mean], -1))
-    return found
+        features.append(torch.cat([own, own - mean, mean], -1))
+    return features
 
 
 def _variance_and_correlation(covariance: Tensor, channels: int) -> list[Tensor]:
     """Variances, then covariances, of channels (B, ., h, w) -> log mean variance and, with colours, correlation, (B, h, w) each."""
     variance, shared = covariance[:, :channels].clamp(min=0), covariance[:, channels:]
-    found = [(variance.mean(1) + FLOOR).log()]
+    features = [(variance.mean(1) + FLOOR).log()]
     if channels > 1:
         products = torch.stack([variance[:, a] * variance[:, b] for a, b in combinations(range(channels), 2)], 1)
-        found.append(shared.mean(1) / (products.sqrt().mean(1) + FLOOR))
-    return found
+        features.append(shared.mean(1) / (products.sqrt().mean(1) + FLOOR))
+    return features
 
 
 def as_inverted(images: Tensor, generator: torch.Generator) -> Tensor:

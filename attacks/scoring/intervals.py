@@ -111,4 +111,4 @@ def common_chance(chances: Sequence[float]) -> tuple[float, list[bool]]:
     if not chances:
         return 1.0, []
     most = max(FEW_OTHERS, 2 * sorted(chances)[len(chances) // 2])
-    return sum(one for one in chances if one <= most) / len(chances), [one <= most for one in chances]
+    return sum(chance for chance in chances if chance <= most) / len(chances), [chance <= most for chance in chances]

@@ -84,7 +84,7 @@ def score_pairs(guess: Tensor, truth: Tensor, pairs: tuple[Tensor, Tensor]) -> d
     """
     images, truth = guess.detach().cpu(), truth.detach().cpu().to(guess.dtype)
     pair = images[pairs[0]], truth[pairs[1]]
-    return {one.name: one.measure(*pair).tolist() for one in MEASURED if one.measure}
+    return {metric.name: metric.measure(*pair).tolist() for metric in MEASURED if metric.measure}
 
 
 @score.register
@@ -120,12 +120,12 @@ def retrieved(guess: Tensor, candidates: Tensor, own: Tensor, compared: Tensor |
     Source: "image identifiability precision" of Yin et al., "See through Gradients: Image Batch Recovery via GradInversion",
     CVPR 2021, with pixels in place of deep features, and other images of the data set as candidates.
     """
-    found, at = correlations(guess, candidates), torch.arange(len(guess))
-    mine = found[at, own].clone()
-    found[at, own] = 0.0
+    likeness, at = correlations(guess, candidates), torch.arange(len(guess))
+    mine = likeness[at, own].clone()
+    likeness[at, own] = 0.0
     if compared is not None:
-        found = found.where(compared, 0.0)
-    return (mine > found.amax(1).clamp(min=0.0) + TIE).float().tolist()
+        likeness = likeness.where(compared, 0.0)
+    return (mine > likeness.amax(1).clamp(min=0.0) + TIE).float().tolist()
 
 
 def label_hits(guess: Labels, truth: Tensor) -> list[float]:

@@ -90,8 +90,8 @@ class OneClass(_Task):
     def fits(self, tp: Sequence[float], fp: Sequence[float], fn: Sequence[float], total: int) -> bool:
         """Every example has one class and gets one answer."""
         hits, alarms, misses = (torch.tensor(counts, dtype=torch.float64) for counts in (tp, fp, fn))
-        one = bool((hits + alarms).sum() == (hits + misses).sum() == total)
-        return one and float((hits + alarms + misses).max()) <= total
+        agree = bool((hits + alarms).sum() == (hits + misses).sum() == total)
+        return agree and float((hits + alarms + misses).max()) <= total
 
 
 class ManyLabels(_Task):

@@ -81,9 +81,9 @@ class Oracle:
         seen, known = (F.normalize(self.features(images), dim=1) for images in (guess, truth))
         cosines = (seen @ known.T).abs()
         own = cosines.diagonal()
-        found = {FEATURE_SIMILARITY.name: FEATURE_SIMILARITY.cut(own.tolist())}
+        scores = {FEATURE_SIMILARITY.name: FEATURE_SIMILARITY.cut(own.tolist())}
         # A single image has no others to be identified among.
-        return found | ({IDENTIFICATION.name: (own >= cosines.amax(1)).float().tolist()} if len(truth) > 1 else {})
+        return scores | ({IDENTIFICATION.name: (own >= cosines.amax(1)).float().tolist()} if len(truth) > 1 else {})
 
     def to_tensors(self) -> Tensors:
         """The network's weights, for a message to the clients, which hold the truth; ``from_tensors`` reads them."""

@@ -89,10 +89,10 @@ def tpr_at_fpr(members: Tensor, nonmembers: Tensor, fpr: float = 0.01) -> Estima
     least, most = (int(stats.binom.ppf(share, len(nonmembers), fpr)) for share in (tail, 1 - tail))
     # The true threshold lies not above the score of non-member number `least`, and not below that of the one after `most`. Where
     # non-members are tied with number `least`, it may be that score itself, which names no member that is tied with them.
-    found, largest = int(true[false <= allowed].max()), int(true[false <= most].max())
+    hits, largest = int(true[false <= allowed].max()), int(true[false <= most].max())
     fewest = int(true[false < least].max()) if least else 0
     low, high = exact_interval(fewest, len(members), tail).low, exact_interval(largest, len(members), tail).high
-    return Estimate(found / len(members), low, high)
+    return Estimate(hits / len(members), low, high)
 
 
 def _counts(members: Floats, nonmembers: Floats) -> tuple[Floats, Floats]:

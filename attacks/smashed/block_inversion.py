@@ -105,10 +105,10 @@ class PatchPrior:
         """The prior of patches of images of shape (C, H, W); raise ``AttackError`` if the embedding is not affine."""
         weight, offset = (part.double() for part in patch_embedding(edge, shape))
         repeated = [
-            torch.tensor(one, dtype=torch.float64).repeat_interleave(edge.patch_size**2)
-            for one in (known.mean, known.std)
+            torch.tensor(statistic, dtype=torch.float64).repeat_interleave(edge.patch_size**2)
+            for statistic in (known.mean, known.std)
         ]
-        mean, std = (one.to(weight.device) for one in repeated)
+        mean, std = (statistic.to(weight.device) for statistic in repeated)
         steps = torch.arange(edge.patch_size, dtype=torch.float64)
         near = SMOOTHNESS ** (steps[:, None] - steps).abs()
         channels = COLOUR + (1 - COLOUR) * torch.eye(shape[0], dtype=torch.float64)
@@ -220,7 +220,7 @@ def decoded(
     patches = prior.patches(tokens, max(PRECISION * size, noise))
     exact = residual <= EXACT
     for image in (~exact).nonzero().flatten().tolist():
-        patches[image], found = prior.search(edge.encode, received[image].detach(), noise, evaluations)
-        residual[image] = found
+        patches[image], misfit = prior.search(edge.encode, received[image].detach(), noise, evaluations)
+        residual[image] = misfit
     numbers = {"block_residual": float(residual.max()), "exact": float(exact.double().mean())}
     return patches.clamp(0, 1).float(), numbers

@@ -127,8 +127,8 @@ class FeatureInversion(
 
     def card(self) -> dict[str, int | str]:
         """Steps of the search, and with "jigsaw" of the reader's training."""
-        found = super().card()
-        return found if self.needs_auxiliary else {key: found[key] for key in found if key != "training_iterations"}
+        facts = super().card()
+        return facts if self.needs_auxiliary else {key: facts[key] for key in facts if key != "training_iterations"}
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Keep the defences' algorithm, and train the network that "jigsaw" needs."""

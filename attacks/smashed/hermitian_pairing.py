@@ -77,12 +77,12 @@ class SpectralStatistics:
     def __call__(self, features: Tensor) -> Tensor:
         """Log-probability of each position for each received patch, (B, N, D) -> (B, N, N)."""
         values, dim = scaled(features), self.mean.shape[1]
-        found = []
+        densities = []
         for mean, factor in zip(self.mean, self.factor, strict=True):
             white = torch.linalg.solve_triangular(factor, (values.flatten(0, 1) - mean).T, upper=False)
             distance = white.square().sum(0).view(values.shape[:2])
-            found.append(-(FREEDOM + dim) / 2 * torch.log1p(distance / FREEDOM) - factor.diagonal().log().sum())
-        return torch.stack(found, 2).log_softmax(2).clamp_min(LEAST).float()
+            densities.append(-(FREEDOM + dim) / 2 * torch.log1p(distance / FREEDOM) - factor.diagonal().log().sum())
+        return torch.stack(densities, 2).log_softmax(2).clamp_min(LEAST).float()
 
     def scores(self, reading: Tensor) -> Tensor:
         """The log-probabilities themselves, as ``TokenReader.scores`` gives them."""

@@ -130,18 +130,18 @@ class TokenPuzzle(
         pooled = channel.kept_share < 1 and not recurring
         rows = min(features.shape[1], max(count, MOST_TOKENS // features.shape[2])) if pooled else count
         received = features[: len(features) if recurring else 1, :rows]
-        flat, found = decoded(
+        flat, quality = decoded(
             edge, observation.input_shape, observation, received.flatten(0, 1), channel.noise, self.evaluations
         )
-        patches, numbers = flat.view(*received.shape[:3], -1), numbers | found
-        own, radius = patches[0], EXACTLY_EQUAL if found["exact"] == 1 else EQUAL
+        patches, numbers = flat.view(*received.shape[:3], -1), numbers | quality
+        own, radius = patches[0], EXACTLY_EQUAL if quality["exact"] == 1 else EQUAL
         if recurring:
             own = torch.stack(
                 [_recurring(patches, row, channel.kept_share, features.shape[1], radius) for row in range(count)]
             )
         groups = own.flatten(0, 1)[None] if pooled else own
         solutions = [self._solved(group, edge.patch_size, grid, rows if pooled else 1) for group in groups]
-        boards = torch.cat([board + one * own.shape[1] for one, (board, _) in enumerate(solutions)])
+        boards = torch.cat([board + at * own.shape[1] for at, (board, _) in enumerate(solutions)])
         if pooled:
             boards = _of_rows(boards, rows)[:count]
         numbers["joint_ratio"] = sum(ratio for _, ratio in solutions) / len(solutions)

@@ -97,15 +97,15 @@ def table_of(sender: Sender) -> list[Tensor]:
     sizes = sender.edge.cardinalities
     if not sizes:
         raise AttackError("the client half has no table of embeddings; expected one of a model of tables")
-    found: list[list[Tensor]] = [[] for _ in sizes]
+    columns: list[list[Tensor]] = [[] for _ in sizes]
     weight = next(sender.edge.parameters(), None)
     limits = torch.tensor(sizes, device=None if weight is None else weight.device)
     for codes in torch.split(torch.arange(max(sizes), device=limits.device), CHUNK):
         rows = torch.minimum(codes.unsqueeze(1), limits - 1).float()[:, None, :, None]
         embedded = embeddings_of(sender, rows)
         for column, size in enumerate(sizes):
-            found[column].append(embedded[: max(0, size - int(codes[0])), column])
-    return [torch.cat(parts) for parts in found]
+            columns[column].append(embedded[: max(0, size - int(codes[0])), column])
+    return [torch.cat(parts) for parts in columns]
 
 
 def categories_of(rows: Tensor) -> Tensor:

@@ -87,13 +87,13 @@ class EmbeddingReversal(
         self.check_fitted()
         trained: dict[int, _Reverser] = {}
         guesses = []
-        for one in observations:
+        for observation in observations:
             try:
-                if id(one.server) not in trained:
-                    trained[id(one.server)] = self._train(one.server)
-                guesses.append(trained[id(one.server)](one))
+                if id(observation.server) not in trained:
+                    trained[id(observation.server)] = self._train(observation.server)
+                guesses.append(trained[id(observation.server)](observation))
             except AttackError as error:
-                guesses.append(self.failed(one, str(error)))
+                guesses.append(self.failed(observation, str(error)))
         return guesses
 
     def _train(self, server: nn.Module) -> _Reverser:
@@ -139,12 +139,12 @@ class _Reverser:
         check_features(features, self.token_shape)
         with torch.no_grad():
             embeddings = self.network(self.factors_of(features))
-        found = []
+        categories = []
         for column in range(embeddings.shape[1]):
             places = self.dictionary.of_column(column)
             nearest = torch.cdist(embeddings[:, column], self.dictionary.embeddings[places]).argmin(1)
-            found.append(self.dictionary.categories[places][nearest])
-        return Cells(torch.stack(found, 1).cpu(), embeddings.cpu(), dict(self.diagnostics))
+            categories.append(self.dictionary.categories[places][nearest])
+        return Cells(torch.stack(categories, 1).cpu(), embeddings.cpu(), dict(self.diagnostics))
 
 
 @torch.no_grad()

@@ -53,7 +53,7 @@ class FieldReader:
         guess, embeddings = self.read(matched_mean(used), variance)
         placed = replace(self, in_slots=True)
         for _ in range(PASSES):
-            mean = torch.stack([closest(embeddings, one) for one in used]).mean(0)
+            mean = torch.stack([closest(embeddings, transmission) for transmission in used]).mean(0)
             again, embeddings = placed.read(mean, variance)
             if torch.equal(again, guess):
                 break
@@ -127,8 +127,8 @@ class FieldReading(TableAttack, quick={"batch_size": 8}):
         sent = torch.stack([_sent(sender, held, generator)[0] for _ in range(self.transmissions)])
         truth, options = categories_of(held), {self.transmissions} | (set() if in_slots else {1})
         # Fewer transmissions where more are no better.
-        found = {one: replace(reader, together=one).read_all(sent)[0] for one in options}
-        scores = [(float((rows == truth).double().mean()), -one) for one, rows in found.items()]
+        readings = {count: replace(reader, together=count).read_all(sent)[0] for count in options}
+        scores = [(float((rows == truth).double().mean()), -count) for count, rows in readings.items()]
         right, together = max(scores)
         numbers = {"holdout_cells_right": right, "noise_std": variance**0.5, "transmissions_read": float(-together)}
         return replace(self, learned=replace(reader, together=-together, diagnostics=numbers))
@@ -156,7 +156,7 @@ def matched_mean(sent: Tensor) -> Tensor:
     """
     mean = sent[0]
     for _ in range(ROUNDS):
-        better = torch.stack([closest(mean, one) for one in sent]).mean(0)
+        better = torch.stack([closest(mean, transmission) for transmission in sent]).mean(0)
         if torch.equal(better, mean):
             break
         mean = better

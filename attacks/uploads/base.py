@@ -110,8 +110,8 @@ class PassAveraging(CollectionAttack):
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> PassAveraging:
         """Return the attack for the pipeline's first VisualMixer."""
-        found = [one for one in knowledge.pipeline.defenses if isinstance(one, VisualMixer)]
-        return replace(self, learned=tuple(found[:1]))
+        mixers = [defense for defense in knowledge.pipeline.defenses if isinstance(defense, VisualMixer)]
+        return replace(self, learned=tuple(mixers[:1]))
 
     def attack_one(self, observation: UploadedCollection, generator: torch.Generator) -> Reconstruction:
         """The means over passes; deterministic."""
@@ -122,7 +122,7 @@ class PassAveraging(CollectionAttack):
         block = self.learned[0].sizes(*observation.images.shape[-2:])[:2][-1]
         passes = [images.float() for images in torch.split(observation.images, len(guess.labels))]
         # Of every channel, over blocks that the edges may cut: (B, blocks).
-        means = [F.avg_pool2d(one, block, ceil_mode=True, count_include_pad=False).flatten(1) for one in passes]
-        rows = [assigned(torch.cdist(means[0], one)) for one in means]
+        means = [F.avg_pool2d(images, block, ceil_mode=True, count_include_pad=False).flatten(1) for images in passes]
+        rows = [assigned(torch.cdist(means[0], blocks)) for blocks in means]
         mean = torch.stack([images[at] for images, at in zip(passes, rows, strict=True)]).mean(0)
         return replace(guess, images=mean.clamp(0, 1), diagnostics={"passes": float(observation.passes)})

@@ -65,8 +65,8 @@ class MagnitudeSystem:
     def images(self, weights: Tensor, signs: Tensor, strength: float) -> Tensor:
         """argmin_X ||W X - S * A||^2 + strength ||X - prior||^2, (N, D), then clamped to [-1, 1]."""
         gram = weights.T @ weights + strength * torch.eye(weights.shape[1], dtype=weights.dtype)
-        found: Tensor = torch.linalg.solve(gram, weights.T @ (signs * self.magnitudes) + strength * self.prior)
-        return found.clamp(-1, 1)
+        solution: Tensor = torch.linalg.solve(gram, weights.T @ (signs * self.magnitudes) + strength * self.prior)
+        return solution.clamp(-1, 1)
 
     def searched(self, weights: Tensor, images: Tensor, strength: float, generator: torch.Generator) -> Tensor:
         """Images (N, D) of a lower objective, where other signs have one: every pixel is a problem of its own.
@@ -78,18 +78,18 @@ class MagnitudeSystem:
         inverse = torch.linalg.solve(gram, weights.T)
         offset = strength * torch.linalg.solve(gram, self.prior)
 
-        def settled(found: Tensor) -> tuple[Tensor, Tensor]:
+        def settled(pixels: Tensor) -> tuple[Tensor, Tensor]:
             for _ in range(INNER):
-                found = (inverse @ (signs_of(weights @ found) * self.magnitudes) + offset).clamp(-1, 1)
-            error = (self.magnitudes - (weights @ found).abs()).square().sum(0)
-            return found, error + strength * (found - self.prior).square().sum(0)
+                pixels = (inverse @ (signs_of(weights @ pixels) * self.magnitudes) + offset).clamp(-1, 1)
+            error = (self.magnitudes - (weights @ pixels).abs()).square().sum(0)
+            return pixels, error + strength * (pixels - self.prior).square().sum(0)
 
         best, lowest = settled(images)
         for _ in range(SWEEPS):
             for candidate in list(self._candidates(best, generator)):
-                found, objective = settled(candidate)
+                tried, objective = settled(candidate)
                 better = objective < lowest
-                best, lowest = torch.where(better, found, best), torch.where(better, objective, lowest)
+                best, lowest = torch.where(better, tried, best), torch.where(better, objective, lowest)
         return best
 
     def _candidates(self, images: Tensor, generator: torch.Generator) -> Iterator[Tensor]:
@@ -184,7 +184,7 @@ class JointEncodingInversion(
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> JointEncodingInversion:
         """Keep the server's own images by class; without InstaHide in the pipeline, nothing."""
-        if not any(isinstance(one, InstaHide) for one in knowledge.pipeline.defenses):
+        if not any(isinstance(defense, InstaHide) for defense in knowledge.pipeline.defenses):
             return replace(self, learned=())
         own = Placement(HOST).moved(knowledge.auxiliary)
         if not len(own):

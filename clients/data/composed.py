@@ -45,8 +45,8 @@ def balanced(name: str, primary: Labels, sensitive: Labels) -> Rows:
     joint = 2 * primary + sensitive
     counts = np.bincount(joint, minlength=4)
     if counts.min() == 0:
-        found = ", ".join(f"{pair}: {count}" for pair, count in zip(COMBINATIONS, counts, strict=True))
-        raise DataError(f"{name}: every combination of (primary, sensitive) must occur; there are {found}")
+        listing = ", ".join(f"{pair}: {count}" for pair, count in zip(COMBINATIONS, counts, strict=True))
+        raise DataError(f"{name}: every combination of (primary, sensitive) must occur; there are {listing}")
     return np.flatnonzero(ranks_in_class(joint)[0] < counts.min())
 
 
@@ -152,8 +152,8 @@ def _quadrants(first: Levels, second: Levels, generator: np.random.Generator) ->
     count, _, height, width = first.shape
     frames = np.zeros((count, 1, 2 * height, 2 * width), dtype=np.uint8)
     places = generator.permuted(np.tile(np.arange(4), (count, 1)), axis=1)
-    for row, (one, other) in enumerate(places[:, :2]):
-        for image, place in ((first[row], one), (second[row], other)):
+    for row, (quadrant, other) in enumerate(places[:, :2]):
+        for image, place in ((first[row], quadrant), (second[row], other)):
             top, left = place // 2 * height, place % 2 * width
             frames[row, :, top : top + height, left : left + width] = image
     return frames

@@ -155,12 +155,12 @@ def is_table(name: str) -> bool:
 
 def _sources() -> dict[str, DataSource]:
     """Built-in data sets, and those of other packages (entry points ``fedveil.datasets``), which may not take the same names."""
-    found = dict(_SOURCES)
+    sources = dict(_SOURCES)
     for name, point in installed(GROUP).items():
-        if name in found:
+        if name in sources:
             raise RegistryError(f"dataset {name!r}: {origin(point)} has the name of ours; it must be renamed there")
-        found[name] = DataSource(lambda _, place=point.value: own_source(place), origin(point))  # type: ignore[misc]
-    return found
+        sources[name] = DataSource(lambda _, place=point.value: own_source(place), origin(point))  # type: ignore[misc]
+    return sources
 
 
 def _read(name: str, what: str, part: Part, limit: int, image_size: int, num_classes: int, memory: float) -> ImageData:

@@ -44,11 +44,11 @@ def hugging_face(place: Place) -> Source:
         DataError: When it is nowhere, or has no such parts or columns.
     """
     require_hub_name(place.option)
-    found = _read(place, place.option)
-    train, test = found.get("train"), next((found[part] for part in TEST_PARTS if part in found), None)
+    parts = _read(place, place.option)
+    train, test = parts.get("train"), next((parts[part] for part in TEST_PARTS if part in parts), None)
     if train is None or test is None:
         raise DataError(
-            f"{place.name} has the parts {', '.join(map(str, found)) or 'none'}; train, and test or validation, are expected"
+            f"{place.name} has the parts {', '.join(map(str, parts)) or 'none'}; train, and test or validation, are expected"
         )
     image, label = _columns(place.name, train)
     return source_of(place.name, _Rows(train, image, label), _Rows(test, image, label))
@@ -61,8 +61,8 @@ def _read(place: Place, name: str) -> Any:
         raise DataError('the package datasets is not installed: pip install "fedveil[huggingface]"') from error
 
     stored, root = place.root / name, place.root.resolve()
-    below = (one.resolve() for one in (stored, *stored.rglob("*")))
-    offered = stored.is_dir() and all(one.is_relative_to(root) and (one.is_file() or one.is_dir()) for one in below)
+    below = (path.resolve() for path in (stored, *stored.rglob("*")))
+    offered = stored.is_dir() and all(path.is_relative_to(root) and (path.is_file() or path.is_dir()) for path in below)
     if not offered and not place.download:
         without = " of files alone and without a link out of data-dir" if stored.is_dir() else ""
         raise MissingDataError(f"{place.name}: there is no folder {stored}{without}", download="download=true")
@@ -83,7 +83,7 @@ def _read(place: Place, name: str) -> Any:
 def _columns(name: str, data: Dataset) -> tuple[str, str]:
     import datasets
 
-    found = []
+    keys = []
     for kind, what in ((datasets.Image, "images"), (datasets.ClassLabel, "class labels")):
         columns = [key for key, feature in data.features.items() if isinstance(feature, kind)]
         if len(columns) != 1:
@@ -91,8 +91,8 @@ def _columns(name: str, data: Dataset) -> tuple[str, str]:
                 f"{name} has {len(columns)} columns of {what} among {', '.join(data.features)}; exactly one is expected; "
                 "read others by a function of your own, dataset = file.py:function"
             )
-        found.append(columns[0])
-    return found[0], found[1]
+        keys.append(columns[0])
+    return keys[0], keys[1]
 
 
 class _Rows:
@@ -106,7 +106,7 @@ class _Rows:
         return len(self._data)
 
     def __getitem__(self, at: int) -> tuple[Any, int]:
-        found = self._data[at][self._image]["bytes"]
-        if found is None:  # else the library reads whatever file the entry names
+        encoded = self._data[at][self._image]["bytes"]
+        if encoded is None:  # else the library reads whatever file the entry names
             raise DataError("the entry names a file and holds no image; save_to_disk writes data sets that hold theirs")
-        return self._feature.decode_example({"bytes": found, "path": None}), self.targets[at]
+        return self._feature.decode_example({"bytes": encoded, "path": None}), self.targets[at]

@@ -274,9 +274,9 @@ FINGERED = 16
 
 def fingerprint(data: ImageDataset) -> str:
     """16 hexadecimal digits of all labels and a few images: equal in two processes that read the same examples."""
-    found = hashlib.blake2b(digest_size=8)
+    digest = hashlib.blake2b(digest_size=8)
     for part in (data.train, data.test):
-        found.update(part.labels.numpy().tobytes())
+        digest.update(part.labels.numpy().tobytes())
         at = torch.linspace(0, len(part) - 1, min(len(part), FINGERED)).long().unique()  # type: ignore[no-untyped-call]
-        found.update(part.images[at].contiguous().numpy().tobytes())
-    return found.hexdigest()
+        digest.update(part.images[at].contiguous().numpy().tobytes())
+    return digest.hexdigest()

@@ -42,14 +42,14 @@ def _both_parts(name: str) -> tuple[Any, Any]:
     except OwnCodeError as error:
         raise _wrong(str(error)) from error
     try:
-        found = load()
+        parts = load()
     except (Exception, SystemExit) as error:
         raise _wrong(f"{name}() raises {type(error).__name__}: {error}") from error
-    if not isinstance(found, Sequence) or len(found) != 2:
-        raise _wrong(f"{name}() returns {type(found).__name__}; (train, test) of two data sets is expected")
-    if found[0] is found[1]:
+    if not isinstance(parts, Sequence) or len(parts) != 2:
+        raise _wrong(f"{name}() returns {type(parts).__name__}; (train, test) of two data sets is expected")
+    if parts[0] is parts[1]:
         raise _wrong(f"{name}() returns the same object as train and as test; two data sets are expected")
-    return found[0], found[1]
+    return parts[0], parts[1]
 
 
 def source_of(name: str, train_data: Any, test_data: Any) -> Source:
@@ -123,30 +123,30 @@ def _labels(what: str, data: Any) -> Labels:
     if targets is None or len(targets) != len(data):
         targets = [_example(what, data, at)[1] for at in range(len(data))]
     try:
-        found = np.asarray(targets)
+        labels = np.asarray(targets)
     except (ValueError, TypeError) as error:
         raise _wrong(f"{what} has labels of several lengths; one class for each example is expected") from error
-    if found.shape not in ((len(data),), (len(data), 1)):
+    if labels.shape not in ((len(data),), (len(data), 1)):
         raise _wrong(
-            f"{what} has labels of shape {found.shape}; one class for each of the {len(data)} examples is expected"
+            f"{what} has labels of shape {labels.shape}; one class for each of the {len(data)} examples is expected"
         )
-    if not np.issubdtype(found.dtype, np.integer):
-        raise _wrong(f"{what} has labels of {found.dtype}; whole numbers from 0 are expected")
-    if found.min() < 0:
-        raise _wrong(f"{what} has the class {found.min()}, and 0 is the lowest; leave examples without a class out")
-    if found.max() >= MOST_CLASSES:
-        raise _wrong(f"{what} has the class {found.max()}; allowed: 0 to {MOST_CLASSES - 1}, without gaps")
-    return found.astype(np.int64).reshape(-1)
+    if not np.issubdtype(labels.dtype, np.integer):
+        raise _wrong(f"{what} has labels of {labels.dtype}; whole numbers from 0 are expected")
+    if labels.min() < 0:
+        raise _wrong(f"{what} has the class {labels.min()}, and 0 is the lowest; leave examples without a class out")
+    if labels.max() >= MOST_CLASSES:
+        raise _wrong(f"{what} has the class {labels.max()}; allowed: 0 to {MOST_CLASSES - 1}, without gaps")
+    return labels.astype(np.int64).reshape(-1)
 
 
 def _example(what: str, data: Any, at: int) -> tuple[Any, Any]:
     try:
-        found = data[at]
+        example = data[at]
     except (Exception, SystemExit) as error:
         raise _wrong(f"{what}[{at}] raises {type(error).__name__}: {error}") from error
-    if not isinstance(found, (tuple, list)) or len(found) != 2:
-        raise _wrong(f"{what}[{at}] is {type(found).__name__}; (image, class) is expected")
-    return found[0], found[1]
+    if not isinstance(example, (tuple, list)) or len(example) != 2:
+        raise _wrong(f"{what}[{at}] is {type(example).__name__}; (image, class) is expected")
+    return example[0], example[1]
 
 
 def _image(what: str, data: Any, at: int) -> Tensor:

@@ -132,8 +132,8 @@ def tile_boxes(height: int, width: int) -> list[Box]:
 def detail(tiles: Levels) -> NDArray[np.float64]:
     """How far tiles (N, 3, 32, 32) deviate from their means over squares of 4x4: root mean square (N,), in levels."""
     squares = tiles.reshape(*tiles.shape[:2], TILE // 4, 4, TILE // 4, 4).astype(np.float64)
-    found: NDArray[np.float64] = np.sqrt(squares.var(axis=(3, 5)).mean(axis=(1, 2, 3)))
-    return found
+    deviations: NDArray[np.float64] = np.sqrt(squares.var(axis=(3, 5)).mean(axis=(1, 2, 3)))
+    return deviations
 
 
 def _detailed(pixels: Levels) -> Levels:

@@ -110,7 +110,7 @@ def read_table(path: Path, columns: Sequence[TableColumn], delimiter: str, lines
         return "error"
 
     known: list[dict[str, int]] = [{} for _ in columns]
-    found: list[list[NDArray[np.int32]]] = [[] for _ in columns]
+    blocks: list[list[NDArray[np.int32]]] = [[] for _ in columns]
     length = 0
     try:
         with path.open("rb") as file:
@@ -122,7 +122,7 @@ def read_table(path: Path, columns: Sequence[TableColumn], delimiter: str, lines
                     own = known[int(name)]
                     number = [own.setdefault(text.strip(), len(own)) for text in cells.dictionary.to_pylist()]
                     codes = np.array(number, dtype=np.int32)[cells.indices.to_numpy(zero_copy_only=False)[:taken]]
-                    found[int(name)].append(codes)
+                    blocks[int(name)].append(codes)
                 length += taken
                 if length == lines.count:
                     break
@@ -133,7 +133,7 @@ def read_table(path: Path, columns: Sequence[TableColumn], delimiter: str, lines
             f"{path}: {wrong[0] if wrong else error}; expected {len(columns)} on every line, separated by {delimiter!r}: "
             f"{', '.join(column.name for column in columns)}"
         ) from error
-    index = tuple(np.concatenate(parts) if parts else np.empty(0, np.int32) for parts in found)
+    index = tuple(np.concatenate(parts) if parts else np.empty(0, np.int32) for parts in blocks)
     table = TextTable(path, lines.first, length, tuple(list(own) for own in known), index)
     for at, column in enumerate(columns):
         if column.numeric and column.kept:
@@ -206,8 +206,8 @@ def table_source(
     # Filled column by column: stacking columns would hold the numbers twice.
     codes = [np.empty((len(part), len(used)), dtype=np.int32) for part in tables]
     for at, column in used.items():
-        found, size = _encoded(tables, at, column, least)
-        for whole, own in zip(codes, found, strict=True):
+        encoded, size = _encoded(tables, at, column, least)
+        for whole, own in zip(codes, encoded, strict=True):
             whole[:, len(sizes)] = own
         sizes.append(size)
     if max(sizes) == 1:
@@ -267,8 +267,8 @@ def labels_of(table: TextTable, column: int, positive: Sequence[str], negative: 
             empty = not text and not any(cells)
             what = "is empty" if empty else f"has the label {text!r}; {allowed}"
             raise DataError(f"{table.path}: line {line} {what}")
-    found: Labels = np.array([known.get(text, -1) for text in table.texts[column]], dtype=np.int64)[table.index[column]]
-    return found
+    codes: Labels = np.array([known.get(text, -1) for text in table.texts[column]], dtype=np.int64)[table.index[column]]
+    return codes
 
 
 def check_texts(table: TextTable, at: int, column: TableColumn, fits: Callable[[str], object], expected: str) -> None:

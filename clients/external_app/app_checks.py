@@ -18,7 +18,7 @@ LARGEST = 10.0
 
 def check_arguments(app: Any, model: Any, data: Any, loss: Any, mods: Any) -> None:
     """Raise ``TypeError`` for an argument of the wrong type, ``ValueError`` for an app that already answers audits."""
-    listed = isinstance(mods, Sequence) and not isinstance(mods, str) and all(callable(one) for one in mods)
+    listed = isinstance(mods, Sequence) and not isinstance(mods, str) and all(callable(mod) for mod in mods)
     for name, value, good, allowed in (
         ("app", app, isinstance(app, ClientApp), "a ClientApp"),
         ("model", model, callable(model) and not isinstance(model, nn.Module), "a class or function that builds the model"),
@@ -42,8 +42,8 @@ def numbers(name: str, value: Any, caller: str = "answer_audits") -> PerChannel:
     """
     each = tuple(value) if isinstance(value, list | tuple) else (value,)
     low, words = (0.0, "above 0") if name == "std" else (-LARGEST, f"from {-LARGEST:g}")
-    for one in each:
-        if not isinstance(one, Real) or not low <= float(one) <= LARGEST or (name == "std" and not float(one)):
+    for number in each:
+        if not isinstance(number, Real) or not low <= float(number) <= LARGEST or (name == "std" and not float(number)):
             raise ValueError(
                 f"{caller}: {name} is {value!r}; allowed: a number {words}, at most {LARGEST:g}, or one for each channel, as "
                 "images lie in [0, 1]"

@@ -106,9 +106,9 @@ def with_canaries(data: Any, context: Context, *, count: int = 400, seed: int = 
         return data
     canaries = NodeCanaries(count, seed, training)
     numbers = canaries.coins(context).nonzero().flatten().tolist()
-    found = _loader(data, numbers) if isinstance(data, DataLoader) else _dataset(data, numbers)
+    extended = _loader(data, numbers) if isinstance(data, DataLoader) else _dataset(data, numbers)
     canaries.keep(context)
-    return found
+    return extended
 
 
 def set_canary_gradients(model: nn.Module, optimizer: Any, context: Context) -> None:
@@ -172,7 +172,7 @@ class _Acting:
     def _see(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not model.training or not torch.is_grad_enabled():
             return
-        inputs = next((one for one in (*args, *kwargs.values()) if isinstance(one, Tensor) and one.ndim > 1), None)
+        inputs = next((arg for arg in (*args, *kwargs.values()) if isinstance(arg, Tensor) and arg.ndim > 1), None)
         if inputs is not None:
             self.in_batch = numbers_in(inputs, self.canaries.count)
 
@@ -183,7 +183,7 @@ class _Acting:
                 "set_canary_gradients: the optimizer takes a step, and the model saw no batch of images; give the model that is "
                 "trained"
             )
-        held = next((one for one in self.model.parameters() if one.requires_grad), None)
+        held = next((weight for weight in self.model.parameters() if weight.requires_grad), None)
         rows = getattr(held, "grad_sample", None)
         if not isinstance(rows, Tensor) or len(rows) != len(numbers):
             came = f"{len(rows)} gradients" if isinstance(rows, Tensor) else "no gradients per example of one batch"

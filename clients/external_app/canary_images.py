@@ -60,9 +60,9 @@ def numbers_in(inputs: Tensor, count: int) -> Tensor:
         inputs: (B, ...), with channels before pixels, as a model receives them.
         count: Numbers below this are recognised.
     """
-    found = torch.full((len(inputs),), NO_CANARY, dtype=torch.long)
+    unmarked = torch.full((len(inputs),), NO_CANARY, dtype=torch.long)
     if not len(inputs) or inputs[0].numel() < PIXELS:
-        return found
+        return unmarked
     plane = inputs.detach().flatten(1)[:, :PIXELS].cpu()
     low, high = plane[:, :1], plane[:, 1:2]
     bits = plane == high
@@ -70,7 +70,7 @@ def numbers_in(inputs: Tensor, count: int) -> Tensor:
     numbers = (bits[:, 2 : 2 + NUMBER_BITS] * powers).sum(1)
     two = ((plane == low) | (plane == high)).all(1) & (numbers < count)
     right = (_spellings(count)[numbers.clamp(max=count - 1)] == bits).all(1)
-    return torch.where(two & right, numbers, found)
+    return torch.where(two & right, numbers, unmarked)
 
 
 class CanaryDataset(Dataset[Any]):
@@ -107,14 +107,14 @@ def with_image(item: Any, change: Callable[[Tensor], Tensor]) -> Any:
         pairs = list(item.items())
     elif isinstance(item, list | tuple):
         pairs = list(enumerate(item))
-    image = next((key for key, one in pairs if isinstance(one, Tensor) and one.numel() >= PIXELS), None)
+    image = next((key for key, part in pairs if isinstance(part, Tensor) and part.numel() >= PIXELS), None)
     if image is None:
-        held = ", ".join(type(one).__name__ for _, one in pairs) or type(item).__name__
+        held = ", ".join(type(part).__name__ for _, part in pairs) or type(item).__name__
         raise TypeError(
             f"with_canaries: an example holds {held}; expected a mapping, tuple or list with an image as a tensor of at least "
             f"{PIXELS} pixels"
         )
-    changed = [change(one) if key == image else one for key, one in pairs]
+    changed = [change(part) if key == image else part for key, part in pairs]
     if isinstance(item, Mapping):
         return dict(zip(item, changed, strict=True))
     return item._make(changed) if hasattr(item, "_make") else type(item)(changed)

@@ -52,13 +52,13 @@ def training_names(app: ClientApp) -> list[str]:
 def inner_mods(app: ClientApp, mods: Sequence[Mod]) -> list[Mod]:
     """``mods`` without those of the app at their beginning, which Flower puts around every function anyway."""
     everywhere = mods_around(app)
-    begins = [id(one) for one in mods[: len(everywhere)]] == [id(one) for one in everywhere]
+    begins = [id(mod) for mod in mods[: len(everywhere)]] == [id(mod) for mod in everywhere]
     return list(mods[len(everywhere) :] if begins else mods)
 
 
 def named(mods: Sequence[Mod]) -> str:
     """Text of the mods that change a reply, each with its settings, in the order in which they act: the last one first."""
-    acting = (mod for mod in reversed(mods) if not any(mod is one for one in PASSIVE))
+    acting = (mod for mod in reversed(mods) if not any(mod is passive for passive in PASSIVE))
     return " | ".join(mod.text if isinstance(mod, ProtectMod) else described(mod) for mod in acting)
 
 
@@ -134,7 +134,7 @@ def _of_function(function: Any) -> Iterator[tuple[str, Any]]:
 
 def _of_object(mod: Any) -> Iterator[tuple[str, Any]]:
     yield from vars(mod).items() if hasattr(mod, "__dict__") else ()
-    for name in (slot for one in type(mod).__mro__ for slot in getattr(one, "__slots__", ())):
+    for name in (slot for base in type(mod).__mro__ for slot in getattr(base, "__slots__", ())):
         if name != "__dict__" and hasattr(mod, name):
             yield name, getattr(mod, name)
 
@@ -153,9 +153,9 @@ def _plain(name: str, value: Any) -> str:
 
 
 def _around(function: Any) -> list[Mod]:
-    found = []
+    mods = []
     while getattr(getattr(function, "__code__", None), "co_freevars", ()) == WRAPPED:
         held = dict(zip(WRAPPED, (cell.cell_contents for cell in function.__closure__), strict=True))
         function, mod = (held[name] for name in WRAPPED)
-        found.append(mod)
-    return found
+        mods.append(mod)
+    return mods

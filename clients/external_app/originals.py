@@ -56,11 +56,11 @@ class SavedOriginals:
 
     def _pixels(self, images: Tensor) -> Tensor:
         """Images (B, C, H, W) in [0, 1], on the CPU."""
-        found = images.detach().cpu()
-        if not found.is_floating_point():
-            return found.float() / 255
-        mean, std = (one.view(1, -1, 1, 1) for one in (self._mean, self._std))
-        pixels = (found.double() * std + mean).float()
+        raw = images.detach().cpu()
+        if not raw.is_floating_point():
+            return raw.float() / 255
+        mean, std = (statistic.view(1, -1, 1, 1) for statistic in (self._mean, self._std))
+        pixels = (raw.double() * std + mean).float()
         low, high = float(pixels.min()), float(pixels.max())
         if not (low >= -ROUNDING and high <= 1 + ROUNDING):
             raise ValueError(
@@ -121,16 +121,16 @@ def save_originals(
 def _pair(batch: Any) -> tuple[Tensor, Tensor]:
     """Images (B, C, H, W) and classes (B,) of a batch."""
     if isinstance(batch, Mapping):
-        found: list[Any] = [next((batch[key] for key in keys if key in batch), None) for keys in (IMAGES, LABELS)]
+        parts: list[Any] = [next((batch[key] for key in keys if key in batch), None) for keys in (IMAGES, LABELS)]
     else:
-        found = list(batch[:2]) if isinstance(batch, list | tuple) else []
-    if len(found) != 2 or not all(isinstance(one, Tensor) for one in found):
+        parts = list(batch[:2]) if isinstance(batch, list | tuple) else []
+    if len(parts) != 2 or not all(isinstance(part, Tensor) for part in parts):
         held = list(batch) if isinstance(batch, Mapping) else type(batch).__name__
         raise TypeError(
             f"save_originals: a batch is {held}; expected (images, classes) as tensors, or a mapping with {IMAGES[0]!r} and "
             f"{LABELS[0]!r}"
         )
-    images, labels = found
+    images, labels = parts
     if images.dim() != 4 or labels.shape != images.shape[:1]:
         raise TypeError(
             f"save_originals: a batch has images {tuple(images.shape)} and classes {tuple(labels.shape)}; expected (B, C, H, W) "

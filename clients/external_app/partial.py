@@ -54,7 +54,7 @@ class AppModel:
         Raises:
             ModelMismatchError: When the arrays fit several modules that have all trained parameters.
         """
-        shapes = [tuple(one.shape) for one in arrays.values()]
+        shapes = [tuple(array.shape) for array in arrays.values()]
         if not arrays or (set(self.trained) <= arrays.keys() and list(map(self._shape, arrays)) == shapes):
             return dict(arrays)
         first, own = next(iter(arrays)), list(arrays)

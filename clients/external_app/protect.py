@@ -36,14 +36,14 @@ class ProtectMod:
 
     def __init__(self, pipeline: str, seed: int = 0) -> None:
         # Before the order is checked: advice about it would lead to a pipeline that is refused as well.
-        for one in itertools.chain(*parse_statements(pipeline, DEFENSES, "defence")):
-            if isinstance(one, UpdateDefense) and one.keeps_statistics:
+        for parsed in itertools.chain(*parse_statements(pipeline, DEFENSES, "defence")):
+            if isinstance(parsed, UpdateDefense) and parsed.keeps_statistics:
                 raise DefenseError(
-                    f"protect_mod({pipeline!r}): {one} is not allowed: the global model would keep its initial running "
+                    f"protect_mod({pipeline!r}): {parsed} is not allowed: the global model would keep its initial running "
                     "averages, which the app's own evaluation would use"
                 )
         self._pipeline, self._seed = parse(pipeline), seed
-        acting = [one for one in self._pipeline.update_defenses if one.per == "update"]
+        acting = [defense for defense in self._pipeline.update_defenses if defense.per == "update"]
         if len(acting) != len(self._pipeline.defenses):
             raise DefenseError(
                 f"protect_mod({pipeline!r}): allowed are defences of whole updates (per='update'); not others"
@@ -69,7 +69,7 @@ class ProtectMod:
             )
         update = {key: value - before[key] for key, value in after.items() if value.is_floating_point()}
         protected = self._pipeline.protect_update(update, self._key(message, context, sent[1]))
-        bounded = any(one.bounds_client for one in self._pipeline.defenses)
+        bounded = any(defense.bounds_client for defense in self._pipeline.defenses)
         moved = {
             key: before[key] + protected[key] if key in protected else before[key] if bounded else value
             for key, value in after.items()

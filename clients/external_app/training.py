@@ -164,10 +164,10 @@ def _watch() -> TrainingWatch | None:
     """The watch of this thread; None where there is none, or torch reads the code in place of running it."""
     if torch.compiler.is_compiling() or torch._C._is_tracing():
         return None
-    found: TrainingWatch | None = getattr(_HERE, "watch", None)
-    if found is None or found.failure or (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
+    watch: TrainingWatch | None = getattr(_HERE, "watch", None)
+    if watch is None or watch.failure or (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
         return None
-    return found
+    return watch
 
 
 def _begins(module: nn.Module, inputs: tuple[Any, ...]) -> None:
@@ -239,9 +239,9 @@ class TrainingWatch:
         # In a backward pass, layers of a checkpoint work once more.
         if self._counted or not torch.is_grad_enabled() or torch._C._current_graph_task_id() != -1:
             return
-        images = next((one for one in inputs if _is_images(one)), None)
+        images = next((given for given in inputs if _is_images(given)), None)
         # A module that trains nothing normalises a batch, or is its loss.
-        if images is None or not len(images) or not any(one.requires_grad for one in self._outer.parameters()):
+        if images is None or not len(images) or not any(weight.requires_grad for weight in self._outer.parameters()):
             return
         self._counted = True
         kept = sum(map(len, self._seen))
@@ -263,10 +263,10 @@ class TrainingWatch:
     def stepped(self, optimizer: Optimizer) -> None:
         """An optimizer has made a step."""
         group, kind = optimizer.param_groups[0], type(optimizer).__name__
-        weights = [one for of in optimizer.param_groups for one in of["params"]]
-        mine = next((one for one in self._of if one.is_of(kind, weights)), None)
+        weights = [weight for of in optimizer.param_groups for weight in of["params"]]
+        mine = next((steps for steps in self._of if steps.is_of(kind, weights)), None)
         if mine is None:
-            groups = len({str(_settings(one)) for one in optimizer.param_groups})
+            groups = len({str(_settings(options)) for options in optimizer.param_groups})
             mine = _Steps(kind, list(map(weakref.ref, weights)), groups)
             self._of.append(mine)
         self._last = weights
@@ -275,29 +275,29 @@ class TrainingWatch:
         mine.batches[sum(int(size) for size, *_ in self._pending)] += 1
         self._pending.clear()
         self._counted = False  # in a module that trains itself
-        found = [one.grad for one in weights if one.grad is not None and one.grad.layout is torch.strided]
-        if found and len(mine.gradients) < MOST_NORMS:
-            mine.gradients.append((float(nn.utils.get_total_norm(found)), float(sum(one.sum() for one in found))))
+        grads = [weight.grad for weight in weights if weight.grad is not None and weight.grad.layout is torch.strided]
+        if grads and len(mine.gradients) < MOST_NORMS:
+            mine.gradients.append((float(nn.utils.get_total_norm(grads)), float(sum(grad.sum() for grad in grads))))
 
     def keep(self, context: Context, reply: Iterable[ArrayRecord] = ()) -> None:
         """Write what was seen until a ``reply`` of these arrays into a node's state, in the place of an earlier training."""
         for name in (DID, SAW):
             context.state.pop(name, None)
         why = f"watching ended early ({self.failure})" if self.failure else NO_STEP
-        found = {"failure": why}
+        report = {"failure": why}
         try:
             if self._of and not self.failure:
-                found = {"training": json.dumps(asdict(self._training(reply)))}
+                report = {"training": json.dumps(asdict(self._training(reply)))}
             if self._seen:
                 context.state[SAW] = to_record({"images": torch.cat(self._seen)})
         except Exception as error:
-            found = {"failure": f"what was seen cannot be kept ({type(error).__name__}: {str(error)[:200]})"}
-        context.state[DID] = ConfigRecord({**found})
+            report = {"failure": f"what was seen cannot be kept ({type(error).__name__}: {str(error)[:200]})"}
+        context.state[DID] = ConfigRecord({**report})
 
     def _training(self, reply: Iterable[ArrayRecord]) -> OwnTraining:
         """What was seen, of the optimizer with most images."""
-        main = max(self._of, key=lambda one: (one.images, one.steps))
-        size = max(main.batches, key=lambda one: (main.batches[one], one))
+        main = max(self._of, key=lambda watched: (watched.images, watched.steps))
+        size = max(main.batches, key=lambda number: (main.batches[number], number))
         momentum, nesterov, decay, *_ = main.settings.most_common(1)[0][0]
         return OwnTraining(
             main.kind[:LONGEST_NAME], max(main.rates), main.rate, momentum, bool(nesterov), decay, main.steps, size,
@@ -334,20 +334,20 @@ def _holds(reply: Iterable[ArrayRecord], weights: Iterable[weakref.ref[Tensor]])
                 sent[array.shape].append(array)
     except RecordError:
         return False
-    found = (one() for one in weights)
-    return all(one is None or any(_equal(one, array) for array in sent[one.shape]) for one in found)
+    tensors = (reference() for reference in weights)
+    return all(tensor is None or any(_equal(tensor, array) for array in sent[tensor.shape]) for tensor in tensors)
 
 
 def _sound(weights: Iterable[weakref.ref[Tensor]]) -> bool:
     """Whether no weight left the range of trained ones: gradients of a diverged network are alike, too."""
-    found = (one() for one in weights)
-    return all(one is None or bool((one.detach().abs() < DIVERGED).all()) for one in found)
+    tensors = (reference() for reference in weights)
+    return all(tensor is None or bool((tensor.detach().abs() < DIVERGED).all()) for tensor in tensors)
 
 
 def _equal(weight: Tensor, array: Tensor) -> bool:
     """Whether two tensors of a shape hold the same numbers, or NaN at the same places."""
-    one = weight.detach().cpu().to(array.dtype)
-    return bool(((one == array) | (one.isnan() & array.isnan())).all())
+    held = weight.detach().cpu().to(array.dtype)
+    return bool(((held == array) | (held.isnan() & array.isnan())).all())
 
 
 def _clipped(gradients: Sequence[tuple[float, float]]) -> float:

@@ -17,5 +17,5 @@ def budget_spent(pipeline: Pipeline, task: Task, state: Mapping[str, Any]) -> Nu
     spent = pipeline.privacy(state)
     if task.round < task.plan.rounds:
         return spent
-    found = pipeline.privacy_by_accountant(state)
-    return spent | {f"{EPSILON_BY.name}{name}": epsilon for name, epsilon in found.items()}
+    epsilons = pipeline.privacy_by_accountant(state)
+    return spent | {f"{EPSILON_BY.name}{name}": epsilon for name, epsilon in epsilons.items()}

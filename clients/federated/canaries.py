@@ -73,9 +73,9 @@ class ClientCanaries:
         lone = self.lone is not None and (self.lone or not self.hides_number)
         return torch.cat([weights, torch.full((int(lone),), EMPTY)])
 
-    def of_batches(self, found: Iterable[tuple[Tensor, ...]]) -> Iterator[Labelled]:
+    def of_batches(self, batches: Iterable[tuple[Tensor, ...]]) -> Iterator[Labelled]:
         """Images and targets of batches of ``WithCanaries``; meanwhile ``in_batch`` is of the batch at hand."""
-        for images, targets, numbers in found:
+        for images, targets, numbers in batches:
             self.in_batch = numbers
             yield images, targets
 
@@ -125,8 +125,8 @@ class CanaryClient:
 
     def update(self, like: Update, server_round: int) -> Update:
         """What takes the place of the client's own update, with the types of ``like``."""
-        found = self.placed.update(bool(self.coins), self.length, server_round)
-        return {name: found[name].to(tensor.dtype) if name in found else tensor for name, tensor in like.items()}
+        canary = self.placed.update(bool(self.coins), self.length, server_round)
+        return {name: canary[name].to(tensor.dtype) if name in canary else tensor for name, tensor in like.items()}
 
 
 def shared_shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:

@@ -136,18 +136,18 @@ class LocalClient(Client):
         used, key = self.trained_on(), self.data.key("train", self.task.round)
         if not self.task.plan.augments and not self.pipeline.protects_batches:
             return self.data.view(used, key)
-        found: list[Probed] = []
+        views: list[Probed] = []
         missing = torch.ones(self.data.num_train, dtype=torch.bool)
         for step, positions in enumerate(self._drawn()):
             new = missing[positions]
             if new.any():
-                found.append(rows(self.data.view(positions, (*key, "batch", step)), new))
+                views.append(rows(self.data.view(positions, (*key, "batch", step)), new))
                 missing[positions] = False
             if not missing.any():
                 break
         if len(never := used[missing[used]]):  # whom Poisson sampling missed
-            found.append(self.data.view(never, (*key, "audit")))
-        every = joined(found)
+            views.append(self.data.view(never, (*key, "audit")))
+        every = joined(views)
         return rows(every, every.positions.argsort())
 
     def _drawn(self) -> Iterator[Tensor]:
@@ -155,8 +155,8 @@ class LocalClient(Client):
         every = torch.arange(self._num_examples)
         key = self.data.key("train", self.task.round)
         training = self._training(self.task.plan.build_model(), TensorDataset(every, every), {}, key)
-        found = (positions for positions, _ in batches(training, self.task.plan.local_steps))
-        return (positions[positions < self.data.num_train] for positions in found)
+        drawn = (positions for positions, _ in batches(training, self.task.plan.local_steps))
+        return (positions[positions < self.data.num_train] for positions in drawn)
 
     def probe(self, weights: NamedTensors, ledger: Ledger, question: int = 0) -> LocalResult:
         """Updates of one step, or of ``probe_steps``, on a few images each, through the same defences; one step is the strongest
@@ -267,9 +267,9 @@ class LocalClient(Client):
             protect_gradient(self.pipeline, training.model, (*key, "gradient", step))
 
         steps = self._plan.probe_steps if training.probe else self._plan.local_steps
-        found: Iterable[tuple[Tensor, ...]] = batches(training, steps)
-        found = canaries.of_batches(found) if canaries else found
-        return train_on(training, found, self.data.card, enter=enter, protect=gradient)
+        batched: Iterable[tuple[Tensor, ...]] = batches(training, steps)
+        batched = canaries.of_batches(batched) if canaries else batched
+        return train_on(training, batched, self.data.card, enter=enter, protect=gradient)
 
     def _update(self, model: nn.Module, weights: NamedTensors, key: Key, canary: CanaryClient | None = None) -> Update:
         update = {name: local.cpu() - weights[name] for name, local in shared_tensors(model).items()}

@@ -116,7 +116,7 @@ class InferenceClient(Client):
             raise ValueError(
                 f"answers have shape {tuple(answers.shape)}; expected {(self.data.num_test, self.data.card.num_classes)}"
             )
-        found, labels = evaluate(self.data, model.whole), self.data.test_labels()
+        measured, labels = evaluate(self.data, model.whole), self.data.test_labels()
         plain = torch.cat([self._plain(positions, model) for positions in chunks(self.data.num_test, CHUNK)])
         classes = answers.argmax(1)
         right, was_right = classes == labels, plain == labels
@@ -127,7 +127,7 @@ class InferenceClient(Client):
             ANSWERS_LOST.name: (was_right & ~right).float().mean(),
             ANSWERS_GAINED.name: (right & ~was_right).float().mean(),
         }
-        return found | {name: self.data.reported(float(value)) for name, value in served.items()}
+        return measured | {name: self.data.reported(float(value)) for name, value in served.items()}
 
     def _plain(self, positions: Tensor, model: CutModel) -> Tensor:
         """Classes (n,) that the whole model sees in clean test images."""

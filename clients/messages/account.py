@@ -121,10 +121,10 @@ def answer_once(
         return reply_to(message, {"metrics": metrics(kept[2])})
     require()
     book(context, client, "an evaluation")
-    found = judge()
+    measured = judge()
     if has_account:
-        _keep(context, EVALUATED, pipeline, [*asked, found])
-    return reply_to(message, {"metrics": metrics(found)})
+        _keep(context, EVALUATED, pipeline, [*asked, measured])
+    return reply_to(message, {"metrics": metrics(measured)})
 
 
 def _require_forward(what: str, at: int, latest: int) -> None:

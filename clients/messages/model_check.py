@@ -203,9 +203,9 @@ def architecture_fault(sent: Weights, initial: Weights) -> str:
     return ""
 
 
-def equal(one: Weights, other: Weights) -> bool:
+def equal(weights: Weights, other: Weights) -> bool:
     """Whether two models of one architecture are the same, up to ``ROUNDING``."""
-    return all(rms(one[name] - value) <= ROUNDING * rms(value) for name, value in other.items())
+    return all(rms(weights[name] - value) <= ROUNDING * rms(value) for name, value in other.items())
 
 
 def share_of_copies(rows: Tensor) -> float:
@@ -216,9 +216,9 @@ def share_of_copies(rows: Tensor) -> float:
     return float((alike | (norms[:, 0] <= 1e-12)).double().mean())
 
 
-def turn(one: Tensor, other: Tensor) -> float:
+def turn(vector: Tensor, other: Tensor) -> float:
     """1 - cosine, in [0, 2]; 0 where a vector is empty or zero."""
-    a, b = one.detach().flatten().double(), other.detach().flatten().double()
+    a, b = vector.detach().flatten().double(), other.detach().flatten().double()
     return float(1 - a @ b / (a.norm() * b.norm()).clamp(min=1e-30)) if a.any() and b.any() else 0.0
 
 

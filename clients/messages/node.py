@@ -220,12 +220,12 @@ def keep_share(message: Message, context: Context) -> None:
 
 
 def _share(record: Any) -> tuple[list[int], list[int]]:
-    found = to_tensors(record) if isinstance(record, ArrayRecord) else {}
-    if set(found) != {"train", "test"} or any(
-        one.ndim != 1 or one.dtype != torch.int64 or (one < 0).any() for one in found.values()
+    rows = to_tensors(record) if isinstance(record, ArrayRecord) else {}
+    if set(rows) != {"train", "test"} or any(
+        row.ndim != 1 or row.dtype != torch.int64 or (row < 0).any() for row in rows.values()
     ):
         raise RecordError("indices: expected two rows of numbers from 0 on, 'train' and 'test'")
-    return found["train"].tolist(), found["test"].tolist()
+    return rows["train"].tolist(), rows["test"].tolist()
 
 
 def client_as(kind: type[C], message: Message, context: Context) -> C:

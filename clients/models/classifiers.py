@@ -301,9 +301,9 @@ def _checked_width(name: str, width: int, most: int) -> int:
 
 def _locate(name: str) -> tuple[str, str]:
     prefix, _, short = name.rpartition(":")
-    found = library_of(short, [prefix] if prefix else list(LIBRARIES)) if not prefix or prefix in LIBRARIES else ""
-    if found:
-        return found, short
+    owner = library_of(short, [prefix] if prefix else list(LIBRARIES)) if not prefix or prefix in LIBRARIES else ""
+    if owner:
+        return owner, short
     known = [*_OWN, *(f"{library}:{model}" for library in LIBRARIES for model in names_in(library))]
     shown = {k.rpartition(":")[2]: k for k in reversed(known)}
     close = [shown[match] for match in nearest(short, shown, 3)]

@@ -123,7 +123,7 @@ def build_library_model(library: str, name: str, num_classes: int, input_shape: 
 
 def _forward(model: nn.Module, input_shape: ImageShape, num_classes: int) -> None:
     training = model.training
-    device = next((one.device for one in model.parameters()), torch.device("cpu"))
+    device = next((weight.device for weight in model.parameters()), torch.device("cpu"))
     with torch.no_grad():
         logits = model.eval()(torch.zeros(1, *input_shape, device=device))
     model.train(training)
@@ -237,7 +237,7 @@ def require_fits(
         return
     try:
         with torch.device("meta"):
-            parameters = sum(one.numel() for module in build() for one in module.parameters())
+            parameters = sum(weight.numel() for module in build() for weight in module.parameters())
     except Exception:
         # Of models that read their own numbers while they are built, and of those that are refused elsewhere.
         parameters = 0

@@ -38,24 +38,24 @@ def plain(called: str, model: nn.Module) -> nn.Module:
         ModelError: For TorchScript, tensors without values, and parameters that are no real numbers.
     """
     model = _unwrapped(model)
-    if any(isinstance(one, torch.jit.ScriptModule) for one in model.modules()):
+    if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
         raise ModelError(
             f"{called} is of TorchScript, whose operations attacks cannot follow; build it without torch.jit"
         )
     parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
-    for name, one in (parameters | buffers).items():
-        if is_lazy(one):
+    for name, tensor in (parameters | buffers).items():
+        if is_lazy(tensor):
             raise ModelError(
                 f"{called}: {name} has no shape before the first images (a lazy layer); name a function that shows the model some "
                 "first, so that server and clients begin with the same weights"
             )
-        if one.is_meta:
+        if tensor.is_meta:
             raise ModelError(f"{called}: {name} is on the device meta, without values; build the model on the CPU")
-    for name, one in parameters.items():
-        if not one.is_floating_point():
+    for name, tensor in parameters.items():
+        if not tensor.is_floating_point():
             raise ModelError(
-                f"{called}: the parameter {name} is {one.dtype}; allowed: real floating-point numbers. Whole numbers belong in a "
-                "buffer, a complex number in two parameters"
+                f"{called}: the parameter {name} is {tensor.dtype}; allowed: real floating-point numbers. Whole numbers belong in "
+                "a buffer, a complex number in two parameters"
             )
     return model.cpu().float()
 
@@ -118,7 +118,7 @@ def answer_of(called: str, model: nn.Module, images: Tensor) -> Any:
 def _said(error: BaseException, model: nn.Module) -> str:
     where = f"at its layer {layer!r}: " if (layer := layer_of(error, model)) else ""
     why = str(error).partition("\n")[0].rstrip(".") if isinstance(error, Exception) else repr(error)
-    return where + why + next((REMEDIES[one] for one in REMEDIES if one in str(error)), "")
+    return where + why + next((REMEDIES[fragment] for fragment in REMEDIES if fragment in str(error)), "")
 
 
 def require_one_input(called: str, model: nn.Module) -> None:
@@ -149,7 +149,7 @@ def _copied(called: str, model: Any) -> Any:
 def _require_two_signs(called: str, model: nn.Module, images: Tensor) -> None:
     """Refuse outputs of a ReLU, sigmoid or tanh: with inputs or last weights far from zero, logits grow and these do not."""
     last = copy.deepcopy(model)
-    owners = [one for one in last.modules() if any(True for _ in one.parameters(recurse=False))]
+    owners = [module for module in last.modules() if any(True for _ in module.parameters(recurse=False))]
     with torch.no_grad():
         for parameter in owners[-1].parameters(recurse=False):
             parameter.mul_(FAR)
@@ -180,7 +180,7 @@ def disturb(model: nn.Module) -> None:
 def _require_inversion(called: str, model: nn.Module, images: Tensor, num_classes: int) -> None:
     """Refuse a model whose gradients gradient matching cannot compare, or compare by the images."""
     disturb(model)  # Some parameters start with zeros, and would hide everything before them.
-    shown = {name: torch.zeros(1, *one.shape) for name, one in trained_parameters(model).items()}
+    shown = {name: torch.zeros(1, *weight.shape) for name, weight in trained_parameters(model).items()}
     for train_mode in (False, True):
         seen = images[: 1 + train_mode]  # One image may have no batch statistics.
         inverted, shape = attackable(model, train_mode), (len(seen), *images[0].shape)
@@ -223,7 +223,7 @@ def _cut_at(model: nn.Module, images: Tensor) -> str:
 
 def _last(model: nn.Module) -> nn.Module | None:
     """The layer that is defined last; in most models the output layer."""
-    layers = [one for one in model.modules() if not any(True for _ in one.children())]
+    layers = [module for module in model.modules() if not any(True for _ in module.children())]
     return layers[-1] if layers else None
 
 
@@ -268,7 +268,7 @@ def build_own_model(name: str, factory: Callable[..., Any], num_classes: int, in
     if isinstance(factory, nn.Module):
         raise ModelError(f"model {name!r} is a model already; name a class or function that builds it")
     offered = {"num_classes": num_classes, "input_shape": tuple(input_shape)}
-    if isinstance(factory, type) and next(one for one in factory.__mro__ if "__init__" in vars(one)) is nn.Module:
+    if isinstance(factory, type) and next(base for base in factory.__mro__ if "__init__" in vars(base)) is nn.Module:
         offered = {}  # torch's own takes any argument, to refuse it
     try:
         taken = accepted(name, factory, offered)

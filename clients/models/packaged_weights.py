@@ -25,15 +25,15 @@ class PackagedWeights:
     def path(self) -> Path:
         """Where the file is, without an import of the package; ``ModelError`` when package or file is missing."""
         try:
-            found = Path(str(importlib.metadata.distribution(self.distribution).locate_file(self.file)))
+            place = Path(str(importlib.metadata.distribution(self.distribution).locate_file(self.file)))
         except importlib.metadata.PackageNotFoundError as error:
             raise ModelError(
                 f"weights: the package {self.distribution} is not installed; install fedveil[{EXTRA}], or give the absolute path "
                 "of a file"
             ) from error
-        if not found.is_file():
+        if not place.is_file():
             raise ModelError(f"weights: {self.distribution} is installed without {self.file}; reinstall it")
-        return found
+        return place
 
 
 PACKAGED: Mapping[str, PackagedWeights] = MappingProxyType(

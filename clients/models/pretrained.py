@@ -59,10 +59,10 @@ def _read(file: Path, _modified: int) -> NamedTensors:
     from timm.models import load_state_dict
 
     try:
-        found = load_state_dict(str(file), weights_only=True)
+        loaded = load_state_dict(str(file), weights_only=True)
     except Exception as error:  # Damaged files make torch, pickle, zipfile and safetensors raise anything.
         raise ModelError(f"weights: {file} {why_no_checkpoint(error)}; {_EXPECTED}") from error
-    weights = {key: value for key, value in found.items() if not key.startswith(DROPPED)}
+    weights = {key: value for key, value in loaded.items() if not key.startswith(DROPPED)}
     for key, value in weights.items():
         if not isinstance(value, Tensor) or not value.is_floating_point():
             kind = value.dtype if isinstance(value, Tensor) else type(value).__name__

@@ -44,12 +44,12 @@ def load_classifier(model: nn.Module, path: str, prefix: str = "") -> bool:
     """
     file = Path(path).expanduser()
     own = {name: tensor for name, tensor in model.state_dict().items() if not name.endswith(COUNTER)}
-    found = _read(file)
-    found = part_of(found, prefix) or found
-    _check_tensors(file, found)
-    found = {name: value for name, value in found.items() if not name.endswith(COUNTER)}
-    pairs = _paired(file, own, found)
-    if found.keys() != own.keys():
+    stored = _read(file)
+    stored = part_of(stored, prefix) or stored
+    _check_tensors(file, stored)
+    stored = {name: value for name, value in stored.items() if not name.endswith(COUNTER)}
+    pairs = _paired(file, own, stored)
+    if stored.keys() != own.keys():
         log.warning("weights: %s has other names than the model; its tensors are matched by their order", file)
     last = set(list(own)[-2:])
     weights = {}
@@ -69,25 +69,25 @@ def load_classifier(model: nn.Module, path: str, prefix: str = "") -> bool:
     return whole
 
 
-def _paired(file: Path, own: NamedTensors, found: NamedTensors) -> dict[str, tuple[str, Tensor]]:
+def _paired(file: Path, own: NamedTensors, stored: NamedTensors) -> dict[str, tuple[str, Tensor]]:
     """Name of the model's tensor -> name and tensor of the file."""
-    if len(found) != len(own):
-        statistics = any(name.endswith(STATISTICS) for name in found) and not any(n.endswith(STATISTICS) for n in own)
+    if len(stored) != len(own):
+        statistics = any(name.endswith(STATISTICS) for name in stored) and not any(n.endswith(STATISTICS) for n in own)
         advice = "; set norm to batch: group normalisation has no statistics" if statistics else ""
-        raise ModelError(f"weights: {file} holds {len(found)} tensors, the model {len(own)}{advice}")
-    if found.keys() == own.keys():
-        return {name: (name, found[name]) for name in own}
+        raise ModelError(f"weights: {file} holds {len(stored)} tensors, the model {len(own)}{advice}")
+    if stored.keys() == own.keys():
+        return {name: (name, stored[name]) for name in own}
     if file.suffix == ".safetensors":
-        other = next(name for name in own if name not in found)
+        other = next(name for name in own if name not in stored)
         raise ModelError(f"weights: {file} has other names than the model ({other} is missing), and keeps no order")
-    for name, theirs in zip(own, found, strict=True):
-        kinds = [one.rpartition(".")[2] for one in (name, theirs)]
+    for name, theirs in zip(own, stored, strict=True):
+        kinds = [key.rpartition(".")[2] for key in (name, theirs)]
         if kinds[0] != kinds[1] and set(kinds) <= KINDS:
             raise ModelError(
                 f"weights: {file} has other names than the model, and in its order {theirs} would be {name}; expected the order of "
                 "the model"
             )
-    return dict(zip(own, found.items(), strict=True))
+    return dict(zip(own, stored.items(), strict=True))
 
 
 def _read(file: Path) -> NamedTensors:
@@ -95,22 +95,22 @@ def _read(file: Path) -> NamedTensors:
         if regular(file).suffix == ".safetensors":
             from safetensors.torch import load_file
 
-            found: object = load_file(file)
+            loaded: object = load_file(file)
         else:
-            found = torch.load(file, map_location="cpu", weights_only=True)
+            loaded = torch.load(file, map_location="cpu", weights_only=True)
     except OSError as error:
         raise ModelError(f"weights: cannot read {file} ({error.strerror or error})") from error
     except Exception as error:  # Damaged files make torch, pickle, zipfile and safetensors raise anything.
         raise ModelError(f"weights: {file} {why_no_checkpoint(error)}; {_EXPECTED}") from error
-    named = isinstance(found, Mapping) and all(isinstance(name, str) for name in found)
-    if not named or not all(isinstance(value, Tensor) for value in found.values()):  # type: ignore[attr-defined]
-        raise ModelError(f"weights: {file} holds a {type(found).__name__}, not tensors by name; {_EXPECTED}")
-    return found  # type: ignore[return-value]
+    named = isinstance(loaded, Mapping) and all(isinstance(name, str) for name in loaded)
+    if not named or not all(isinstance(value, Tensor) for value in loaded.values()):  # type: ignore[attr-defined]
+        raise ModelError(f"weights: {file} holds a {type(loaded).__name__}, not tensors by name; {_EXPECTED}")
+    return loaded  # type: ignore[return-value]
 
 
-def _check_tensors(file: Path, found: NamedTensors) -> None:
+def _check_tensors(file: Path, stored: NamedTensors) -> None:
     """Refuses what cannot be copied into a model, or would be by dropping a part of it."""
-    for name, value in found.items():
+    for name, value in stored.items():
         if value.layout is not torch.strided or value.is_meta or value.is_quantized:
             kind = "meta" if value.is_meta else "quantized" if value.is_quantized else str(value.layout)
             raise ModelError(

@@ -68,9 +68,9 @@ def supervise() -> None:
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     with suppress(ChildProcessError):  # none is left
         while True:
-            for one in psutil.Process().children(recursive=True):
+            for orphan in psutil.Process().children(recursive=True):
                 with suppress(psutil.NoSuchProcess):
-                    one.kill()
+                    orphan.kill()
             os.waitpid(-1, 0)  # one of them; what it had started comes to this process
     if code < 0:
         with suppress(OSError):  # of signals that nobody can handle

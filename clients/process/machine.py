@@ -22,7 +22,7 @@ def cgroup_limits(groups: str, mounted: Path) -> list[int]:
 
     ``groups`` is the text of /proc/self/cgroup. In a container the folders below ``mounted`` may begin further down.
     """
-    found = []
+    limits = []
     for line in groups.splitlines():
         _, kinds, place = line.split(":", 2)
         if kinds and "memory" not in kinds.split(","):
@@ -32,5 +32,5 @@ def cgroup_limits(groups: str, mounted: Path) -> list[int]:
         for folder in (below, *below.parents):
             if folder.is_relative_to(root):
                 with contextlib.suppress(OSError, ValueError):  # "max", or no such group here
-                    found.append(int((folder / name).read_text(encoding="ascii")))
-    return found
+                    limits.append(int((folder / name).read_text(encoding="ascii")))
+    return limits

@@ -40,15 +40,15 @@ def is_own(name: str, known: Collection[str] = ()) -> bool:
 @functools.cache
 def installed(group: str) -> dict[str, EntryPoint]:
     """Name -> what other packages offer in a group of entry points, read once; ``RegistryError`` for a bad or doubled name."""
-    found: dict[str, EntryPoint] = {}
+    points: dict[str, EntryPoint] = {}
     for point in entry_points(group=group):
         where = f"entry point {point.name} = {point.value!r} ({group})"
         if ":" in point.name:
             raise RegistryError(f"{where}: a name without a colon is expected")
-        if point.name in found and found[point.name].value != point.value:
+        if point.name in points and points[point.name].value != point.value:
             raise RegistryError(f"{where}: there is another {point.name}; rename one of them")
-        found[point.name] = point
-    return found
+        points[point.name] = point
+    return points
 
 
 def fingerprint(name: str, group: str) -> str:
@@ -90,14 +90,14 @@ def own_code(name: str) -> Callable[..., Any]:
     if not _is_file(place) and ":" in place:
         raise OwnCodeError(f"{name!r} has several colons; expected FILE.py:NAME or PACKAGE.MODULE:NAME")
     module = _from_file(Path(place).expanduser().resolve()) if _is_file(place) else _imported(place)
-    found: Callable[..., Any] | None = getattr(module, attribute, None)
-    if not callable(found):
+    loaded: Callable[..., Any] | None = getattr(module, attribute, None)
+    if not callable(loaded):
         known = sorted(
             key for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__
         )
-        what = "has no" if found is None else f"has {type(found).__name__}, nothing to call, as"
+        what = "has no" if loaded is None else f"has {type(loaded).__name__}, nothing to call, as"
         raise OwnCodeError(f"{name!r}: {place} {what} {attribute!r}; in it are {', '.join(known) or 'no names'}")
-    return found
+    return loaded
 
 
 def accepted(name: str, factory: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,15 +106,15 @@ def accepted(name: str, factory: Callable[..., Any], arguments: Mapping[str, Any
         parameters = inspect.signature(factory).parameters.values()
     except (TypeError, ValueError) as error:
         raise OwnCodeError(f"{name!r}: its parameters cannot be read: {error}") from error
-    takes_all = any(one.kind is one.VAR_KEYWORD for one in parameters)
-    free = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
-    unknown = [one for one in free if one.name not in arguments or one.kind is one.POSITIONAL_ONLY]
-    if needed := [one.name for one in unknown if one.default is one.empty]:
+    takes_all = any(arg.kind is arg.VAR_KEYWORD for arg in parameters)
+    free = [arg for arg in parameters if arg.kind in (arg.POSITIONAL_ONLY, arg.POSITIONAL_OR_KEYWORD, arg.KEYWORD_ONLY)]
+    unknown = [arg for arg in free if arg.name not in arguments or arg.kind is arg.POSITIONAL_ONLY]
+    if needed := [arg.name for arg in unknown if arg.default is arg.empty]:
         given = " and ".join(arguments) or "no arguments"
         raise OwnCodeError(
             f"{name!r} needs {', '.join(needed)}; given are {given} alone: name a function that fills in the rest"
         )
-    names = {one.name for one in free}
+    names = {arg.name for arg in free}
     return {key: value for key, value in arguments.items() if takes_all or key in names}
 
 
@@ -171,6 +171,6 @@ def _imported(place: str) -> ModuleType:
 
 
 def _not_imported(place: object, error: BaseException, hint: str) -> OwnCodeError:
-    lines = [one.lineno for one in traceback.extract_tb(error.__traceback__) if one.filename == str(place)]
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(place)]
     where = f" (line {lines[-1]})" if lines else ""
     return OwnCodeError(f"{place} cannot be imported: {type(error).__name__}: {error}{where}{hint}")

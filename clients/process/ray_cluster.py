@@ -45,8 +45,8 @@ def local_cluster(environment: Mapping[str, str]) -> Variables:
     Where ``TMPDIR`` takes no sockets (its path is too long, or has a space), Ray makes them in ``/tmp``. Variables that
     ``environment`` sets stay as they are. Ray reads these variables when it is imported.
     """
-    found = {NO_OTHER_MACHINES: environment.get(NO_OTHER_MACHINES, "0")} | _short_files(environment)
-    return found if MODE in environment else found | {MODE: "token", TOKEN: secrets.token_hex(32)}
+    variables = {NO_OTHER_MACHINES: environment.get(NO_OTHER_MACHINES, "0")} | _short_files(environment)
+    return variables if MODE in environment else variables | {MODE: "token", TOKEN: secrets.token_hex(32)}
 
 
 def _short_files(environment: Mapping[str, str]) -> Variables:

@@ -107,8 +107,8 @@ def _run(folder: Path, seconds: float, words: Sequence[str]) -> tuple[int | None
 def _keep_tail(child: subprocess.Popen[bytes], tail: bytearray) -> None:
     assert child.stdout is not None
     with suppress(OSError, ValueError):
-        while found := os.read(child.stdout.fileno(), 65_536):
-            tail += found
+        while chunk := os.read(child.stdout.fileno(), 65_536):
+            tail += chunk
             del tail[:-TAIL]
 
 

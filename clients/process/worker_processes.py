@@ -39,11 +39,11 @@ def in_workers(work: Callable[..., T], inputs: Iterable[tuple[Any, ...]], worker
     pool = ProcessPoolExecutor(workers, get_context("spawn"), _begin)
     try:
         todo = iter(inputs)
-        waiting = {pool.submit(work, *one) for one in islice(todo, workers * AT_ONCE)}
+        waiting = {pool.submit(work, *arguments) for arguments in islice(todo, workers * AT_ONCE)}
         while waiting:
             done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-            waiting |= {pool.submit(work, *one) for one in islice(todo, len(done))}
-            yield from (one.result() for one in done)
+            waiting |= {pool.submit(work, *arguments) for arguments in islice(todo, len(done))}
+            yield from (future.result() for future in done)
     finally:
         pool.shutdown(cancel_futures=True)
 

@@ -100,48 +100,48 @@ def audit_guesses(
     for target, ((guess, recognised), truth) in enumerate(zip(guesses, known.views, strict=False)):
         if isinstance(guess, Membership):
             # A failed test gave no scores: its records would pass for records that were tested alike.
-            found = {} if guess.failure else membership_scores(client, guess)
+            scored = {} if guess.failure else membership_scores(client, guess)
         elif isinstance(guess, Cells):
-            found = cell_scores(client.data, guess, truth, known.embed)
+            scored = cell_scores(client.data, guess, truth, known.embed)
         elif isinstance(guess, Representatives):
             seen = torch.full_like(guess.classes, -1) if recognised is None else recognised
             classes = truth.original.targets.argmax(1)
             named = score_representatives(guess, truth.original.images, classes, seen)
-            found = {ScoreName(name): values for name, values in named.items() if values}
+            scored = {ScoreName(name): values for name, values in named.items() if values}
         elif isinstance(guess, Reconstruction):
-            found = _image_scores(client, guess, known, target)
-            found |= _oracle_scores(guess, recognised, truth, known, oracle)
+            scored = _image_scores(client, guess, known, target)
+            scored |= _oracle_scores(guess, recognised, truth, known, oracle)
         else:
             assert isinstance(guess, Labels)
-            found = score_both(guess, truth, paired=known.paired)
+            scored = score_both(guess, truth, paired=known.paired)
         if known.pooled:  # of labels of a sum over clients no client can say which are its own
-            found.pop(LABEL_ACCURACY.of(), None)
-        _add(scores, found)
+            scored.pop(LABEL_ACCURACY.of(), None)
+        _add(scores, scored)
     return AuditScores({ALONE: dict(scores)})
 
 
 def _image_scores(client: Client, guess: Reconstruction, known: Truths, target: int) -> Scores:
     """What is scored of a reconstruction without an oracle."""
     truth = known.views[target]
-    found = score_both(guess, truth, paired=known.paired)
-    found |= _beside(client, guess, known, target, _others(client, known, target, len(guess.images)))
+    scores = score_both(guess, truth, paired=known.paired)
+    scores |= _beside(client, guess, known, target, _others(client, known, target, len(guess.images)))
     if known.in_paper_scale:
-        found |= paper_scores(guess.images, truth.original.images, paper_scale(client.task))
+        scores |= paper_scores(guess.images, truth.original.images, paper_scale(client.task))
     if known.at_many_scales:
-        found |= scores_at_many_scales(guess.images, truth.original.images)
-    return found
+        scores |= scores_at_many_scales(guess.images, truth.original.images)
+    return scores
 
 
 def _oracle_scores(
     guess: Reconstruction, recognised: Tensor | None, truth: Probed, known: Truths, oracle: Oracle | None
 ) -> Scores:
-    found: Scores = {}
+    scores: Scores = {}
     if recognised is not None:
-        found[RECOGNITION.of()] = recognition(guess, recognised, truth.original, paired=known.paired)
+        scores[RECOGNITION.of()] = recognition(guess, recognised, truth.original, paired=known.paired)
     if oracle is not None:
         compared = oracle.compare(guess.images, truth.original.images)
-        found |= {ScoreName(name): values for name, values in compared.items()}
-    return found
+        scores |= {ScoreName(name): values for name, values in compared.items()}
+    return scores
 
 
 def audit_attributes(client: Client, observation: str, guesses: Sequence[Attributes]) -> AuditScores:
@@ -156,8 +156,8 @@ def audit_attributes(client: Client, observation: str, guesses: Sequence[Attribu
     truths = client.sensitive(observation)
     if len(guesses) != len(truths):
         raise ValueError(f"{len(guesses)} guesses for {len(truths)} observations")
-    found = [score(guess, truth)[ATTRIBUTE_ACCURACY.name] for guess, truth in zip(guesses, truths, strict=True)]
-    return AuditScores({ALONE: {ATTRIBUTE_ACCURACY.of(): [hit for hits in found for hit in hits]}})
+    accuracies = [score(guess, truth)[ATTRIBUTE_ACCURACY.name] for guess, truth in zip(guesses, truths, strict=True)]
+    return AuditScores({ALONE: {ATTRIBUTE_ACCURACY.of(): [hit for hits in accuracies for hit in hits]}})
 
 
 def membership_scores(client: Client, test: Membership) -> Scores:
@@ -219,11 +219,11 @@ def _score_null_images(client: Client, known: Truths, few: int, scores: dict[Gue
     for target, truth in enumerate(known.views):
         others = _others(client, known, target)
         for name, guesses in blind.of(truth).items():
-            found = both_references(guesses, truth, paired=known.paired)
-            found |= _beside(client, guesses[0], known, target, others)
+            scored = both_references(guesses, truth, paired=known.paired)
+            scored |= _beside(client, guesses[0], known, target, others)
             if known.at_many_scales:
-                found |= scores_at_many_scales(guesses[0].images, truth.original.images)
-            _add(scores[name], found)
+                scored |= scores_at_many_scales(guesses[0].images, truth.original.images)
+            _add(scores[name], scored)
 
 
 def defense_totals(client: Client) -> Numbers:
@@ -234,8 +234,8 @@ def defense_totals(client: Client) -> Numbers:
     chosen = torch.linspace(0, client.data.num_train - 1, min(client.data.num_train, MOST_COUNTED)).long()
     totals: Numbers = defaultdict(float)
     for at, piece in enumerate(chunks(len(chosen), CHUNK)):
-        found = client.pipeline.totals(client.data.plain(chosen[piece]), (*client.data.key("counts"), at))
-        for name, number in found.items():
+        sums = client.pipeline.totals(client.data.plain(chosen[piece]), (*client.data.key("counts"), at))
+        for name, number in sums.items():
             totals[name] += number
     return {**totals, COUNTED_IMAGES.name: len(chosen)} if totals else {}
 
@@ -253,8 +253,8 @@ def _beside(client: Client, guess: Reconstruction, known: Truths, target: int, o
     truth = known.views[target]
     pairs = pairs_of(guess.images, truth.original.images, paired=known.paired)
     own = attacked_images(client.data, truth)
-    found = identified(guess.images, pairs, own, others, paired=known.paired, whole_round=known.whole_round)
-    return found | flat_psnr(own.images, pairs[1]) | {PLACE.of(): _places(client, known, target)[pairs[1]].tolist()}
+    scores = identified(guess.images, pairs, own, others, paired=known.paired, whole_round=known.whole_round)
+    return scores | flat_psnr(own.images, pairs[1]) | {PLACE.of(): _places(client, known, target)[pairs[1]].tolist()}
 
 
 def _places(client: Client, known: Truths, target: int) -> Tensor:

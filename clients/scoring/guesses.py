@@ -42,10 +42,10 @@ def guess_tensors(guess: Guess, target: int, recognised: Tensor | None) -> Tenso
     end = f"-{target}"
     if isinstance(guess, Membership):
         return {f"test{end}/{name}": tensor for name, tensor in guess.to_tensors().items()}
-    found = {name: getattr(guess, field) for name, field in FIELDS[kind_of_guess(guess)].items()}
-    found |= {"recognised": recognised} if recognised is not None and "images" in found else {}
+    tensors = {name: getattr(guess, field) for name, field in FIELDS[kind_of_guess(guess)].items()}
+    tensors |= {"recognised": recognised} if recognised is not None and "images" in tensors else {}
     return {
-        name + end: tensor.float() if name in ("images", "embeddings") else tensor for name, tensor in found.items()
+        name + end: tensor.float() if name in ("images", "embeddings") else tensor for name, tensor in tensors.items()
     }
 
 
@@ -59,18 +59,18 @@ def read_guesses(
     Raises:
         ValueError: When a guess is missing, or is none of its kind.
     """
-    found: list[tuple[Guess, Tensor | None]] = []
+    guesses: list[tuple[Guess, Tensor | None]] = []
     for at in range(count):
         if kind == "membership":
             assert model is not None
             mine = part_of(tensors, f"test-{at}/")
             over_rounds = any(name.partition("/")[0] == PART for name in mine)
-            found.append(((RoundsTest if over_rounds else Membership).from_tensors(mine, model), None))
+            guesses.append(((RoundsTest if over_rounds else Membership).from_tensors(mine, model), None))
         elif kind not in GUESSES:
             raise RecordError(f"kind is {shortened(kind)}; allowed: {', '.join(GUESSES)}")
         else:
             fields = {field: tensors[f"{name}-{at}"] for name, field in FIELDS[kind].items()}
             if "images" in fields:
                 fields["images"] = fields["images"].float()
-            found.append((GUESSES[kind](**fields), tensors.get(f"recognised-{at}") if "images" in fields else None))
-    return found
+            guesses.append((GUESSES[kind](**fields), tensors.get(f"recognised-{at}") if "images" in fields else None))
+    return guesses

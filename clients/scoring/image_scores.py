@@ -85,7 +85,7 @@ def paper_scores(guess: Tensor, truth: Tensor, scale: PaperScale) -> Scores:
     """
     g, t = (normalise(images.cpu(), scale) for images in (guess, truth))
     measured = ((MSE_PAPER, mse), (PSNR_PAPER, psnr), (SSIM_PAPER, ssim))
-    return {one.of(): one.cut(measure(g, t).tolist()) for one, measure in measured}
+    return {metric.of(): metric.cut(measure(g, t).tolist()) for metric, measure in measured}
 
 
 def scores_at_many_scales(guess: Tensor, truth: Tensor) -> Scores:
@@ -93,10 +93,10 @@ def scores_at_many_scales(guess: Tensor, truth: Tensor) -> Scores:
 
     The paper's images of 224 pixels have five scales; see ``ms_ssim`` for how many fewer a small image has.
     """
-    found = ms_ssim(guess.cpu(), truth[: len(guess)].cpu().to(guess.dtype))
+    ssims = ms_ssim(guess.cpu(), truth[: len(guess)].cpu().to(guess.dtype))
     return {
-        MS_SSIM.of("original"): MS_SSIM.cut(found.tolist()),
-        MS_SSIM_SUCCESS.of(): (found > SUCCESS).float().tolist(),
+        MS_SSIM.of("original"): MS_SSIM.cut(ssims.tolist()),
+        MS_SSIM_SUCCESS.of(): (ssims > SUCCESS).float().tolist(),
     }
 
 
@@ -140,15 +140,15 @@ def pairs_of(guess: Tensor, truth: Tensor, *, paired: bool) -> Pairs:
 
 def both_references(guesses: tuple[Reconstruction, Reconstruction], truth: Probed, *, paired: bool) -> Scores:
     """Scores of a guess of the original and of one of the transformed images."""
-    found: Scores = {}
+    scores: Scores = {}
     for guess, reference, batch in zip(guesses, REFERENCES, (truth.original, truth.seen), strict=True):
-        found |= image_scores(
+        scores |= image_scores(
             guess.images, batch.images, pairs_of(guess.images, batch.images, paired=paired), reference
         )
-    return found
+    return scores
 
 
 def image_scores(guess: Tensor, truth: Tensor, pairs: Pairs, reference: str) -> Scores:
     """Every metric of given pairs of images that has a ``measure``, cut to ``Metric.range``."""
-    found = score_pairs(guess, truth, pairs)
-    return {ScoreName(name, reference): metric_of(name).cut(values) for name, values in found.items()}
+    scored = score_pairs(guess, truth, pairs)
+    return {ScoreName(name, reference): metric_of(name).cut(values) for name, values in scored.items()}

@@ -92,9 +92,9 @@ def means_of(
         images = read(positions, at).double().cpu()
         total += images.sum(0)
         _add_up(sums, images, labels[positions], classes)
-        for found, out in zip(apart, attacked, strict=True):
+        for own, out in zip(apart, attacked, strict=True):
             mine = torch.isin(positions, out)
-            _add_up(found, images[mine], labels[positions][mine], set(labels[positions][mine].tolist()))
+            _add_up(own, images[mine], labels[positions][mine], set(labels[positions][mine].tolist()))
     return Means(total, len(chosen), sums, apart)
 
 
@@ -151,18 +151,18 @@ class BlindGuesses:
         images = truth.original.images[self.few], truth.seen.images[self.few]
         means = self._shown(self._means[0].mean()), self._means[1].mean()
         nulls = [null_baselines(of, mean) for of, mean in zip(images, means, strict=True)]
-        found = {GuessName(Role.NULL_BASELINE, name): (nulls[0][name], nulls[1][name]) for name in nulls[0]}
+        guesses = {GuessName(Role.NULL_BASELINE, name): (nulls[0][name], nulls[1][name]) for name in nulls[0]}
         scale = [Reconstruction.unlabelled(blurred(of), {}) for of in images]
-        found[BLURRED] = (scale[0], scale[1])
-        at = next(at for at, one in enumerate(self._known) if one is truth)
+        guesses[BLURRED] = (scale[0], scale[1])
+        at = next(at for at, view in enumerate(self._known) if view is truth)
         # Of all images at once a mean would be of the attacked ones themselves, under a name that denies it.
         if not self._one_class or not self._means[0].has_others(at):
-            return found
+            return guesses
         classes = truth.original.targets[self.few].argmax(1).tolist()
-        by_class = [torch.stack([of.class_mean(one, at) for one in classes]).to(images[0]) for of in self._means]
+        by_class = [torch.stack([of.class_mean(label, at) for label in classes]).to(images[0]) for of in self._means]
         by_class[0] = torch.stack([self._shown(image) for image in by_class[0]])
         guess, protected = (Reconstruction.unlabelled(images, {}) for images in by_class)
-        return found | {CLASS_MEAN: (guess, protected)}
+        return guesses | {CLASS_MEAN: (guess, protected)}
 
     def _shown(self, mean: Tensor) -> Tensor:
         """A mean of raw images as the mean of their views, where views are attacked."""

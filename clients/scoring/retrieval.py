@@ -54,8 +54,8 @@ class KnownImages:
 
 
 def _pixels(image: Tensor) -> NDArray[np.float32]:
-    found: NDArray[np.float32] = image.detach().float().numpy().ravel()
-    return found
+    pixels: NDArray[np.float32] = image.detach().float().numpy().ravel()
+    return pixels
 
 
 def _means(pixels: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -122,7 +122,7 @@ def other_images(data: LocalData, truth: Probed, target: int, each: int = CANDID
     order = torch.cat(parts[::-1] if (truth.positions >= data.num_train).all() else parts)
     order = order[~torch.isin(order, truth.positions)]
     classes, attacked = _classes(data, order), _classes(data, truth.positions)
-    order = torch.cat([order[classes == one][: each * int((attacked == one).sum())] for one in torch.unique(attacked)])
+    order = torch.cat([order[classes == cls][: each * int((attacked == cls).sum())] for cls in torch.unique(attacked)])
     others = data.own_images(order)
     if len(order) and shows_views(data, truth):
         others = data.augmented(Batch(others, torch.zeros(len(order), 1)), data.key("line-up", target, "views")).images
@@ -176,15 +176,15 @@ def identified(
 
 def _blocks(columns: Tensor, classes: Tensor, attacked: int) -> Tensor:
     """(P, K): the own image of each pair, and up to 99 others of its class, other ones for each as far as they go round."""
-    found = torch.zeros(len(columns), len(classes), dtype=torch.bool)
-    found[torch.arange(len(columns)), columns] = True
+    mask = torch.zeros(len(columns), len(classes), dtype=torch.bool)
+    mask[torch.arange(len(columns)), columns] = True
     for kind in torch.unique(classes[columns]):
         rows = (classes[columns] == kind).nonzero()
         mine = attacked + (classes[attacked:] == kind).nonzero()[:, 0]
         size = min(CANDIDATES - 1, len(mine))
         at = torch.arange(len(rows))[:, None] * size + torch.arange(size)
-        found[rows, mine[at % max(len(mine), 1)]] = True
-    return found
+        mask[rows, mine[at % max(len(mine), 1)]] = True
+    return mask
 
 
 def identified_in_round(guess: Tensor, pairs: Pairs, own: Known, others: Known) -> Scores:
@@ -211,9 +211,9 @@ def identified_in_round(guess: Tensor, pairs: Pairs, own: Known, others: Known) 
     return _scores(hits, torch.full((len(rows),), chance, dtype=torch.float64))
 
 
-def _far_nearer(mine: Tensor, found: Tensor, alike: Tensor) -> Tensor:
+def _far_nearer(mine: Tensor, others: Tensor, alike: Tensor) -> Tensor:
     """Whether the correlations (M,) leave less distance than those (M, K) with other images, where these are ``alike``."""
-    nearest = 1 - found.where(alike, -1.0).amax(1)
+    nearest = 1 - others.where(alike, -1.0).amax(1)
     return ((1 - mine < MARGIN * nearest) & alike.any(1)).float()
 
 

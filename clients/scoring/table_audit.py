@@ -31,11 +31,11 @@ def cell_scores(data: LocalData, guess: Cells, truth: Probed, embed: Embed | Non
     if guess.categories.shape != categories.shape:
         raise ValueError(f"guessed cells are {tuple(guess.categories.shape)}, attacked ones {tuple(categories.shape)}")
     right = (guess.categories == categories).float()
-    found = {CELLS_RIGHT.of(): right.mean(1).tolist()}
-    found |= {ScoreName(f"{COLUMN.name}{name}"): right[:, at].tolist() for at, name in enumerate(data.card.columns)}
+    scores = {CELLS_RIGHT.of(): right.mean(1).tolist()}
+    scores |= {ScoreName(f"{COLUMN.name}{name}"): right[:, at].tolist() for at, name in enumerate(data.card.columns)}
     if embed is not None:
-        found[MSE_EMBEDDING.of()] = (guess.embeddings.cpu() - embed(rows)).square().mean((1, 2)).tolist()
-    return found
+        scores[MSE_EMBEDDING.of()] = (guess.embeddings.cpu() - embed(rows)).square().mean((1, 2)).tolist()
+    return scores
 
 
 def cell_baselines(data: LocalData, known: Truths) -> Scores:

@@ -71,17 +71,17 @@ class Notebook:
     def renew(self, kind: str, pipeline: str, server_round: int, first: int, count: int) -> None:
         """Draws a nonce for a message that is about to be answered."""
         note = Note(kind, _name(pipeline), server_round, first, count, secrets.token_hex(32))
-        alike = [one for one in self._notes if one.kind == kind]
+        alike = [old for old in self._notes if old.kind == kind]
         dropped = set(alike[: max(len(alike) + 1 - MOST_NOTES, 0)])
-        self._notes = [*(one for one in self._notes if one not in dropped), note]
-        self.text = json.dumps([list(vars(one).values()) for one in self._notes])
+        self._notes = [*(old for old in self._notes if old not in dropped), note]
+        self.text = json.dumps([list(vars(entry).values()) for entry in self._notes])
         self.keep(self.text)
 
     def nonce(self, kind: str, pipeline: str, server_round: int, number: int) -> str | None:
         """The latest nonce for this purpose, or None."""
-        same = (one for one in self._notes if (one.kind, one.about, one.round) == (kind, _name(pipeline), server_round))
-        found = [one.nonce for one in same if one.first <= number < one.first + one.count]
-        return found[-1] if found else None
+        same = (old for old in self._notes if (old.kind, old.about, old.round) == (kind, _name(pipeline), server_round))
+        nonces = [note.nonce for note in same if note.first <= number < note.first + note.count]
+        return nonces[-1] if nonces else None
 
 
 @dataclass(frozen=True)
@@ -215,11 +215,11 @@ def _read(path: Path) -> bytes:
             raise SecretError(f"{path} can be read by others (mode {stat.S_IMODE(about.st_mode):o}); chmod 600 it")
         text = file.read(4 * BYTES).strip()
     try:
-        found = bytes.fromhex(text)
+        secret = bytes.fromhex(text)
     except ValueError:
-        found = b""
-    if len(found) != BYTES:
+        secret = b""
+    if len(secret) != BYTES:
         raise SecretError(
             f"{path} is damaged: expected {2 * BYTES} hexadecimal digits; restore it, or remove it knowingly"
         )
-    return found
+    return secret

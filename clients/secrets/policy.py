@@ -143,7 +143,7 @@ def require_own_files(node_config: NodeConfig, data_dir: str, weights: str = "",
 
 
 def _listed(node_config: NodeConfig, key: str) -> list[str]:
-    return [one.strip() for one in str(node_config.get(key, "")).split(";")]
+    return [entry.strip() for entry in str(node_config.get(key, "")).split(";")]
 
 
 def may_download(node_config: NodeConfig, *, simulated: bool) -> bool:

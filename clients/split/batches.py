@@ -145,11 +145,11 @@ class AuditBatches:
         key = self.data.key("audit-step", self.task.round, target, number=target)
         loss = (features * gradient.to(device())).sum()
         gradients = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
-        found = {name: own for name, own in zip(weights, gradients, strict=True) if own is not None}
-        found = self.data.pipeline.protect_gradient(found, (*key, "gradient"))
+        grads = {name: own for name, own in zip(weights, gradients, strict=True) if own is not None}
+        grads = self.data.pipeline.protect_gradient(grads, (*key, "gradient"))
         rate, decay = self.task.learning_rate, self.task.plan.weight_decay
         update = {
-            name: -rate * (found.get(name, torch.zeros_like(weight)) + decay * weight).detach().cpu()
+            name: -rate * (grads.get(name, torch.zeros_like(weight)) + decay * weight).detach().cpu()
             for name, weight in weights.items()
         }
         return self.data.pipeline.protect_update(update, key)

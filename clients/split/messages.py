@@ -48,12 +48,12 @@ def step(message: Message, context: Context) -> Message:
     state = _advance(client, message, context)
     edge = client.load_edge(state.weights).requires_grad_(False)
     sent = client.batches.send(edge, first, count)
-    records: Records = {"features": to_record(_numbered([one.features for one in sent]))}
+    records: Records = {"features": to_record(_numbered([batch.features for batch in sent]))}
     if config["labels"] == "server":
-        records["examples"] = to_record(_numbered([one.examples for one in sent]))
+        records["examples"] = to_record(_numbered([batch.examples for batch in sent]))
     else:
-        records["targets"] = to_record(_numbered([one.targets for one in sent]))
-    return _answer(message, records, sum(len(one.examples) for one in sent), start)
+        records["targets"] = to_record(_numbered([batch.targets for batch in sent]))
+    return _answer(message, records, sum(len(batch.examples) for batch in sent), start)
 
 
 def backward(message: Message, context: Context) -> Message:

@@ -35,7 +35,7 @@ def protected_share(plan: Plan, indices: tuple[int, ...], key: Key) -> Batch:
 def protected_each(protect: Callable[[Batch, Key], Batch], stages: str, batch: Batch, key: Key) -> Batch:
     """Every example protected as if it were the only one, under draws that its content names."""
     alone = (batch.rows(slice(at, at + 1)) for at in range(len(batch)))
-    return join([protect(one, (*key, digest_of(one, stages))) for one in alone]) if len(batch) else batch
+    return join([protect(example, (*key, digest_of(example, stages))) for example in alone]) if len(batch) else batch
 
 
 def protected_together(pipeline: Pipeline, batch: Batch, key: Key) -> Batch:

@@ -39,8 +39,8 @@ def device() -> torch.device:
 
 def device_name() -> str:
     """Name of ``device()``, such as "NVIDIA H100" or "cpu"."""
-    found = device()
-    return torch.cuda.get_device_name(found) if found.type == "cuda" else found.type
+    current = device()
+    return torch.cuda.get_device_name(current) if current.type == "cuda" else current.type
 
 
 def place() -> Placement:
@@ -83,17 +83,17 @@ def evaluate(data: LocalData, model: nn.Module) -> Numbers:
     """
     model.eval()
     shown = ["original"] + ["transformed"] * data.pipeline.at_inference
-    found = {f"test-{what}-{name}": 0.0 for name in shown for what in ("accuracy", "loss")}
+    measured = {f"test-{what}-{name}": 0.0 for name in shown for what in ("accuracy", "loss")}
     for positions in chunks(data.num_test, CHUNK):
         clean = data.test_plain(positions)
         for name in shown:
             batch = clean if name == "original" else data.protected_test("test", clean, int(positions[0]))
             correct, loss = _judge(data, model, batch)
-            found[f"test-accuracy-{name}"] += correct / data.num_test
-            found[f"test-loss-{name}"] += loss / data.num_test
+            measured[f"test-accuracy-{name}"] += correct / data.num_test
+            measured[f"test-loss-{name}"] += loss / data.num_test
     for what in ("accuracy", "loss"):
-        found.setdefault(f"test-{what}-transformed", found[f"test-{what}-original"])
-    return {"num-examples": data.num_test, **{name: data.reported(value) for name, value in found.items()}}
+        measured.setdefault(f"test-{what}-transformed", measured[f"test-{what}-original"])
+    return {"num-examples": data.num_test, **{name: data.reported(value) for name, value in measured.items()}}
 
 
 @torch.no_grad()

@@ -52,7 +52,7 @@ def batches(training: Training, local_steps: int) -> Iterator[tuple[Tensor, ...]
 
 def train_on(
     training: Training,
-    found: Iterable[tuple[Tensor, ...]],
+    drawn: Iterable[tuple[Tensor, ...]],
     card: DataCard,
     *,
     enter: Callable[[Batch, int], Batch] = lambda batch, _: batch,
@@ -65,7 +65,7 @@ def train_on(
     place. Returns the mean loss per example, and the number of steps.
     """
     total, seen, step = 0.0, 0, 0
-    for images, targets in found:
+    for images, targets in drawn:
         batch = Batch(images, targets)
         if len(batch):
             batch = enter(batch, step)
@@ -103,12 +103,12 @@ def protect_update(pipeline: Pipeline, model: nn.Module, update: Update, key: Ke
     frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
     if any(defense.bounds_examples for defense in pipeline.defenses):
         fixed = frozen | {name for name, _ in model.named_buffers()}
-    elif any(one.bounds_client or one.per == "step" for one in pipeline.update_defenses):
+    elif any(defense.bounds_client or defense.per == "step" for defense in pipeline.update_defenses):
         fixed = frozen
     else:
         fixed = {name for name in frozen & update.keys() if not update[name].any()}
-    protected = pipeline.protect_update({name: one for name, one in update.items() if name not in fixed}, key)
-    return {name: torch.zeros_like(one) if name in fixed else protected[name] for name, one in update.items()}
+    protected = pipeline.protect_update({name: tensor for name, tensor in update.items() if name not in fixed}, key)
+    return {name: torch.zeros_like(tensor) if name in fixed else protected[name] for name, tensor in update.items()}
 
 
 def flat_state(optimizers: Sequence[torch.optim.Optimizer]) -> Tensors:

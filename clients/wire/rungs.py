@@ -31,8 +31,8 @@ class Rung:
     @classmethod
     def read(cls, text: str) -> Rung | None:
         """The size whose text this is; None for any other text."""
-        found = _SIZE.fullmatch(text.strip())
-        return cls(int(found[1]), int(found[2] or 1)) if found else None
+        matched = _SIZE.fullmatch(text.strip())
+        return cls(int(matched[1]), int(matched[2] or 1)) if matched else None
 
     @property
     def size(self) -> int:
@@ -56,12 +56,12 @@ def read_rungs(sizes: int | str, targets: int) -> tuple[Rung, ...]:
         ValueError: For a text that ``ProbeSizes`` refuses.
     """
     words = str(sizes).split(",")
-    found = list(filter(None, map(Rung.read, words)))
-    whole = len(words) == len(set(found)) and found[0].steps == 1
-    if not whole or max(rung.size for rung in found) > MOST_IMAGES:
+    rungs = list(filter(None, map(Rung.read, words)))
+    whole = len(words) == len(set(rungs)) and rungs[0].steps == 1
+    if not whole or max(rung.size for rung in rungs) > MOST_IMAGES:
         raise ValueError(f"{sizes!r} is no ladder of probes")
-    shown = targets * found[0].size
-    return tuple(Rung(one.images, one.steps, max(1, shown // one.size)) for one in found)
+    shown = targets * rungs[0].size
+    return tuple(Rung(rung.images, rung.steps, max(1, shown // rung.size)) for rung in rungs)
 
 
 class ProbeSizes(Limit):

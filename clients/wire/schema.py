@@ -77,14 +77,14 @@ def fields_in(kind: type) -> dict[str, FieldInfo]:
 
 def limit_of(spec: FieldInfo) -> Limit | None:
     """The range of a field."""
-    return next((one for one in spec.metadata if isinstance(one, Limit)), None)
+    return next((limit for limit in spec.metadata if isinstance(limit, Limit)), None)
 
 
 def allowed(spec: FieldInfo) -> str:
     """What a field's value may be besides its type, in words; "" for anything."""
     if get_origin(spec.annotation) is Literal:
         return " or ".join(map(repr, get_args(spec.annotation)))
-    return ", ".join(str(one) for one in spec.metadata if isinstance(one, Allowed))
+    return ", ".join(str(entry) for entry in spec.metadata if isinstance(entry, Allowed))
 
 
 def parsed(kind: type[T], text: str, refused: type[ValueError]) -> T:
@@ -96,10 +96,10 @@ def parsed(kind: type[T], text: str, refused: type[ValueError]) -> T:
     """
     require_short(text)
     try:
-        found: T = _adapter(kind).validate_json(text)  # type: ignore[arg-type]  # a type is hashable
+        instance: T = _adapter(kind).validate_json(text)  # type: ignore[arg-type]  # a type is hashable
     except ValidationError as error:
         raise refused(refusal(error, fields_in(kind))) from None
-    return found
+    return instance
 
 
 def readable(kind: type[T], value: object) -> T | None:
@@ -142,7 +142,7 @@ def _came(error: ErrorDetails, spec: FieldInfo, place: str) -> str:
         expected = "true or false" if bool in kinds else " or ".join(kind.__name__ for kind in kinds)
         such = "" if spec.is_required() or bool in kinds else f", such as {spec.default!r}"
         return f"is {shown(value)} ({type(value).__name__}){place}; expected {expected}{such}"
-    if any(isinstance(one, Length) for one in spec.metadata):
+    if any(isinstance(entry, Length) for entry in spec.metadata):
         return f"has a length of {len(error['input'])}; allowed: {allowed(spec)}"
     return f"is {shown(value)}{place}; allowed: {allowed(spec) or 'finite numbers'}"
 

@@ -42,10 +42,10 @@ def regular(path: Path) -> Path:
 
 def read_object(path: Path) -> dict[str, Any]:
     """Read a file of one JSON object; ``OSError``, ``ValueError`` or ``RecursionError`` for any other."""
-    found = json.loads(regular(path).read_text(encoding="utf-8"))
-    if not isinstance(found, dict):
-        raise ValueError(f"it holds a {type(found).__name__}; allowed: an object")
-    return found
+    content = json.loads(regular(path).read_text(encoding="utf-8"))
+    if not isinstance(content, dict):
+        raise ValueError(f"it holds a {type(content).__name__}; allowed: an object")
+    return content
 
 
 def require_short(text: str) -> None:
@@ -101,19 +101,19 @@ def plain(text: str) -> str:
 
     Line feeds and tabs stay. For all text that other code, another process or a file hands over.
     """
-    return "".join(_visible(one) for one in text) if not text.isascii() or not text.isprintable() else text
+    return "".join(_visible(char) for char in text) if not text.isascii() or not text.isprintable() else text
 
 
-def _visible(one: str) -> str:
-    if one in "\n\t" or (unicodedata.category(one) not in _UNSAFE and one not in _TURNS):
-        return one
-    return one.encode("unicode_escape", "backslashreplace").decode()
+def _visible(char: str) -> str:
+    if char in "\n\t" or (unicodedata.category(char) not in _UNSAFE and char not in _TURNS):
+        return char
+    return char.encode("unicode_escape", "backslashreplace").decode()
 
 
 def log_plainly() -> None:
     """Make Flower's logger, which ours share, write messages and tracebacks ``plain`` from now on."""
     log = logging.getLogger("flwr")
-    if not any(isinstance(one, _PlainRecords) for one in log.filters):
+    if not any(isinstance(added, _PlainRecords) for added in log.filters):
         log.addFilter(_PlainRecords())
 
 

@@ -112,8 +112,8 @@ class ATS(InputDefense):
         try:
             if (path := Path(policies)).exists() and not path.is_file():
                 raise ValueError("no regular file")  # to open a pipe is to wait for its writer
-            found = json.loads(path.read_text(encoding="utf-8"))
-            text, searched = str(found["policies"]), int(found["channels"])
+            contents = json.loads(path.read_text(encoding="utf-8"))
+            text, searched = str(contents["policies"]), int(contents["channels"])
         except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
             reason = error.strerror if isinstance(error, OSError) else f"it is no result of fedveil search ({error!r})"
             raise DefenseError(f"policies is {str(policies)!r}: {reason}") from error

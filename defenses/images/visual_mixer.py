@@ -149,11 +149,11 @@ class VisualMixer(InputDefense):
         "log10-keys" is the decimal logarithm of the orders that an image can have been shuffled into, added up over images.
         """
         levels = self.partition(images)
-        found = mixing_windows(images, levels)
-        possible = found if len(found) == 1 else list(found)[1:]
+        counts = mixing_windows(images, levels)
+        possible = counts if len(counts) == 1 else list(counts)[1:]
         vfe = {"vfe-sum-before": total_vfe(images, levels), "vfe-sum-after": total_vfe(protected, levels)}
         keys = {"log10-keys": log10_keys(images, levels)}
-        return {f"windows-of-{size}": found[size] for size in possible} | vfe | keys
+        return {f"windows-of-{size}": counts[size] for size in possible} | vfe | keys
 
     def protect_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
         """Shuffles the images; targets are unchanged."""

@@ -66,10 +66,10 @@ def windows_in_words(sizes: list[int], side: int) -> str:
         sizes: As ``window_sizes`` gives them.
         side: Pixels.
     """
-    windows = [min(one, side) for one in (sizes[-1], sizes[1] if len(sizes) > 1 else sizes[0])]
+    windows = [min(size, side) for size in (sizes[-1], sizes[1] if len(sizes) > 1 else sizes[0])]
 
     def span(scale: float) -> str:
-        least, most = (f"{one * scale:.0f}" for one in windows)
+        least, most = (f"{window * scale:.0f}" for window in windows)
         return least if least == most else f"{least} to {most}"
 
     share = f"windows of {span(1)} of {side} pixels ({span(100 / side)} % of the side)"

@@ -81,13 +81,13 @@ class DeltaAutoencoder(FittedDefense):
                 f"{self} halves the channels {depth} times, and {channels} cannot be divided by {2**depth}: "
                 "cut the network elsewhere or take another variant"
             )
-        found: dict[str, Shape] = {_RECTIFIED: ()}
+        sizes: dict[str, Shape] = {_RECTIFIED: ()}
         for at in range(depth):
             wide, narrow = channels >> at, channels >> (at + 1)
-            found |= {f"encoder.{at}.weight": (narrow, wide, 3, 3), f"encoder.{at}.bias": (narrow,)}
+            sizes |= {f"encoder.{at}.weight": (narrow, wide, 3, 3), f"encoder.{at}.bias": (narrow,)}
             # A transposed convolution's weights have its inputs first: the decoder's stage ``at`` undoes the encoder's.
-            found |= {f"decoder.{at}.weight": (narrow, wide, 3, 3), f"decoder.{at}.bias": (wide,)}
-        return found
+            sizes |= {f"decoder.{at}.weight": (narrow, wide, 3, 3), f"decoder.{at}.bias": (wide,)}
+        return sizes
 
     def latent_shape(self, channels: int, height: int, width: int) -> Shape:
         """(C / 2^depth, H, W); see the base class."""

@@ -74,14 +74,14 @@ def last_map_layer(model: nn.Module, images: Tensor, client: nn.Module | None = 
     with in_eval_mode(model), torch.no_grad(), calls_of(m for m in model.modules() if m not in inside) as calls:
         model(images[:1])
     maps = [(module, output) for module, _, output in calls if _is_maps(output) and not isinstance(module, _POOLS)]
-    found = [(min(output.shape[2:]), module) for module, output in maps if output[0, 0].numel() > 1]
-    if not found:
+    sized = [(min(output.shape[2:]), module) for module, output in maps if output[0, 0].numel() > 1]
+    if not sized:
         raise DefenseError(
             f"no layer of the model returns maps of more than one position for images {tuple(images.shape[1:])}: "
             "Grad-CAM needs such a layer; cut the model earlier or use larger images"
         )
-    least = min(LEAST_SIDE, max(side for side, _ in found))
-    return [module for side, module in found if side >= least][-1]
+    least = min(LEAST_SIDE, max(side for side, _ in sized))
+    return [module for side, module in sized if side >= least][-1]
 
 
 def _is_maps(output: Any) -> bool:

@@ -117,14 +117,14 @@ def epsilon_by_accountant(state: Mapping[str, Any], delta: float, neighbours: st
     Beside replaced examples stands ``ADD_OR_REMOVE`` by ``PLD``: its steps have half the sensitivity.
     """
     steps = _merged(state, delta)
-    found = {RDP: _rdp_epsilon(steps, delta)}
-    if not steps or found[RDP] == math.inf:
-        return found
-    found[PLD] = epsilon_spent(state, delta, PLD, neighbours)
+    epsilons = {RDP: _rdp_epsilon(steps, delta)}
+    if not steps or epsilons[RDP] == math.inf:
+        return epsilons
+    epsilons[PLD] = epsilon_spent(state, delta, PLD, neighbours)
     if neighbours == REPLACE_ONE:
         halved = [(SENSITIVITY[REPLACE_ONE] * noise, rate, count) for noise, rate, count in steps]
-        found[ADD_OR_REMOVE] = epsilon_spent({"accountant": {"steps": halved}}, delta, PLD, ADD_OR_REMOVE)
-    return found
+        epsilons[ADD_OR_REMOVE] = epsilon_spent({"accountant": {"steps": halved}}, delta, PLD, ADD_OR_REMOVE)
+    return epsilons
 
 
 @functools.lru_cache(maxsize=64)

@@ -70,14 +70,14 @@ def _fault(model: nn.Module, input_shape: Shape, clipped_sum: ClippedSum, dtype:
     targets = torch.randn(len(scales), 1, generator=generator).to(dtype)
     alone = copy.deepcopy(model)
     try:
-        found = [_gradient(alone, image[None], target[None]) for image, target in zip(images, targets, strict=True)]
+        singles = [_gradient(alone, image[None], target[None]) for image, target in zip(images, targets, strict=True)]
     except Exception as error:  # of a model of one's own
         return f"the model cannot be trained on one random example{_place(error, alone, 1)}: {_first_line(error)}"
-    before, after = ({**dict(one.named_buffers()), **dict(one.named_parameters())} for one in (model, alone))
-    if moved := [name for name, one in before.items() if not torch.equal(after[name], one)]:
+    before, after = ({**dict(module.named_buffers()), **dict(module.named_parameters())} for module in (model, alone))
+    if moved := [name for name, tensor in before.items() if not torch.equal(after[name], tensor)]:
         return f"a forward pass changes {_named(moved)}, which carries examples to later steps outside of the bound"
-    gradients = {name: torch.stack([one.pop(name) for one in found]) for name in list(found[0])}
-    lengths = {name: one.reshape(len(one), one[0].numel()).norm(dim=1) for name, one in gradients.items()}
+    gradients = {name: torch.stack([single.pop(name) for single in singles]) for name in list(singles[0])}
+    lengths = {name: rows.reshape(len(rows), rows[0].numel()).norm(dim=1) for name, rows in gradients.items()}
     together = torch.stack(list(lengths.values())).norm(dim=0)
     longest, second, third, *_ = together.sort(descending=True).values.tolist()
     norm = math.sqrt(second * third) or longest / 2
@@ -91,10 +91,10 @@ def _fault(model: nn.Module, input_shape: Shape, clipped_sum: ClippedSum, dtype:
         except Exception as error:  # of a layer that Opacus cannot watch
             return f"gradients per example cannot be computed{_place(error, tried, len(factors))}: {_first_line(error)}"
         wrong = []
-        for name, one in gradients.items():
+        for name, rows in gradients.items():
             allowed = TOLERANCE * float(lengths[name].max()) + FLOOR * longest
-            differences = (sums[name] - torch.einsum("i,i...", factors, one[at]), by_weight[name] - lengths[name][at])
-            wrong += [] if all(float(one.norm()) <= allowed for one in differences) else [name]
+            differences = (sums[name] - torch.einsum("i,i...", factors, rows[at]), by_weight[name] - lengths[name][at])
+            wrong += [] if all(float(difference.norm()) <= allowed for difference in differences) else [name]
         if wrong:
             return f"{_named(wrong)}: the clipped sum of random examples is not that of their own gradients"
     return ""
@@ -117,9 +117,9 @@ def _gradient(model: nn.Module, image: Tensor, target: Tensor) -> dict[str, Tens
     model.zero_grad()
     _distance(model, image, target).backward()  # type: ignore[no-untyped-call]
     trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
-    if sparse := [name for name, one in trained.items() if one.grad is not None and one.grad.is_sparse]:
+    if sparse := [name for name, weight in trained.items() if weight.grad is not None and weight.grad.is_sparse]:
         raise ValueError(f"{_named(sparse)} with sparse gradients; use sparse=False")
-    return {name: torch.zeros_like(one) if one.grad is None else one.grad.clone() for name, one in trained.items()}
+    return {name: torch.zeros_like(p) if p.grad is None else p.grad.clone() for name, p in trained.items()}
 
 
 def _distance(model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
@@ -141,23 +141,21 @@ class _WithoutDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
 
 def _place(error: BaseException, model: nn.Module, count: int) -> str:
     """Where an error comes from: weights with gradients of another number of examples, else the innermost layer that ran."""
-    held = {
-        name: getattr(one, "_norm_sample", getattr(one, "grad_sample", None)) for name, one in model.named_parameters()
-    }
-    if odd := [name for name, one in held.items() if isinstance(one, Tensor) and len(one) != count]:
+    held = {name: getattr(p, "_norm_sample", getattr(p, "grad_sample", None)) for name, p in model.named_parameters()}
+    if odd := [name for name, sample in held.items() if isinstance(sample, Tensor) and len(sample) != count]:
         return f" at {_named(odd)}"
-    found = layer_of(error, model)
-    return f" in {found}" if found else ""
+    layer = layer_of(error, model)
+    return f" in {layer}" if layer else ""
 
 
 def layer_of(error: BaseException, model: nn.Module) -> str:
     """Name of the innermost layer of a model that ran when an error arose; "" for none."""
-    names, found, trace = {id(module): name for name, module in model.named_modules()}, "", error.__traceback__
+    names, layer, trace = {id(module): name for name, module in model.named_modules()}, "", error.__traceback__
     while trace:
         for local in ("self", "module"):  # the latter in hooks
-            found = names.get(id(trace.tb_frame.f_locals.get(local)), "") or found
+            layer = names.get(id(trace.tb_frame.f_locals.get(local)), "") or layer
         trace = trace.tb_next
-    return found
+    return layer
 
 
 def _first_line(error: BaseException) -> str:

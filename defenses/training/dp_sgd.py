@@ -234,8 +234,8 @@ class DPSGD(TrainingDefense):
 
     def privacy_by_accountant(self, *states: Mapping[str, Any]) -> Numbers:
         """Name of an accountant -> its epsilon of all recorded steps, where it is finite; see ``epsilon_by_accountant``."""
-        found = epsilon_by_accountant(together(states), self.target_delta, self.neighbours)
-        return {name: epsilon for name, epsilon in found.items() if math.isfinite(epsilon)}
+        epsilons = epsilon_by_accountant(together(states), self.target_delta, self.neighbours)
+        return {name: epsilon for name, epsilon in epsilons.items() if math.isfinite(epsilon)}
 
     def _noise_multiplier(self, state: dict[str, Any], sample_rate: float, steps: int) -> float:
         if self.noise_multiplier is not None:

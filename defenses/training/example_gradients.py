@@ -114,7 +114,7 @@ def _book_keeper() -> Any:
 def _linear_terms(calls: list[Any]) -> Iterator[tuple[Any, Tensor, Tensor]]:
     """Weights of linear layers, with g (B, T, F) and a (B, T, A) in float64: the gradient is the sum of g_t a_t^T over tokens t."""
     for layer, inputs, gradients in calls:
-        g, a = (one.double().reshape(len(one), -1, one.shape[-1]) for one in (gradients, inputs[0]))
+        g, a = (rows.double().reshape(len(rows), -1, rows.shape[-1]) for rows in (gradients, inputs[0]))
         for weight, of in ((layer.weight, a), (layer.bias, a.new_ones(*a.shape[:2], 1))):
             if weight is not None and weight.requires_grad:
                 yield weight, g, of
@@ -143,16 +143,16 @@ def example_optimizer() -> Any:
         @property
         def grad_samples(self) -> list[Tensor]:
             held = [getattr(weight, "grad_sample", None) for weight in self.params]
-            count = next((len(one) for one in held if one is not None), 1)
-            for weight, one in zip(self.params, held, strict=True):
-                weight.grad_sample = weight.new_zeros((count, *weight.shape)) if one is None else one
+            count = next((len(sample) for sample in held if sample is not None), 1)
+            for weight, sample in zip(self.params, held, strict=True):
+                weight.grad_sample = weight.new_zeros((count, *weight.shape)) if sample is None else sample
             return [weight.grad_sample for weight in self.params]
 
         def clip_and_accumulate(self) -> None:
             held = self.grad_samples
-            factors = clip_factors(_together([_lengths_of(one) for one in held]), self.max_grad_norm)
-            for weight, one in zip(self.params, held, strict=True):
-                weight.summed_grad = _clipped_sum(one, factors)
+            factors = clip_factors(_together([_lengths_of(sample) for sample in held]), self.max_grad_norm)
+            for weight, sample in zip(self.params, held, strict=True):
+                weight.summed_grad = _clipped_sum(sample, factors)
 
     return ExampleOptimizer
 
@@ -179,8 +179,8 @@ def ghost_loss(loss: Loss, watched: Any, max_norm: float, owner: object) -> Loss
         forget(model)
         seen = _SeenOutputs(model)
         value = loss(seen, images, targets)  # type: ignore[arg-type]
-        found = torch.autograd.grad(value, [*seen.leaves, *weights], allow_unused=True)
-        if len(seen.leaves) != 1 or (gradient := found[0]) is None or any(one is not None for one in found[1:]):
+        slopes = torch.autograd.grad(value, [*seen.leaves, *weights], allow_unused=True)
+        if len(seen.leaves) != 1 or (gradient := slopes[0]) is None or any(slope is not None for slope in slopes[1:]):
             raise DefenseError(
                 f"{owner}: ghost clipping needs a loss that depends on the weights through one output of the model alone; use "
                 f"clipping={PER_EXAMPLE!r}"
@@ -220,8 +220,8 @@ def _set_clipped_sums(watched: Any, weights: list[Any], outputs: Tensor, max_nor
     """Leave the sum of clipped gradients in ``grad`` and their lengths in ``_norm_sample``; zero for a weight without part."""
     calls, watched.calls = watched.calls, []
     used = Counter(weight for layer, *_ in calls for weight in layer.parameters())
-    short = [type(layer) is nn.Linear and all(used[one] == 1 for one in layer.parameters()) for layer, *_ in calls]
-    linear, others = ([call for call, one in zip(calls, short, strict=True) if one == way] for way in (True, False))
+    short = [type(layer) is nn.Linear and all(used[p] == 1 for p in layer.parameters()) for layer, *_ in calls]
+    linear, others = ([call for call, fits in zip(calls, short, strict=True) if fits == way] for way in (True, False))
     for weight in weights:
         weight._norm_sample, weight.grad = outputs.new_zeros(len(outputs)), torch.zeros_like(weight)
     for weight, g, a in _linear_terms(linear):
@@ -243,8 +243,8 @@ def _gradients(watched: Any, calls: list[Any]) -> Iterator[tuple[Any, Tensor]]:
     left, held = Counter(weight for layer, *_ in calls for weight in layer.parameters()), dict[Any, Tensor]()
     by_functions = opacus_module("grad_sample.functorch").ft_compute_per_sample_gradient
     for layer, inputs, gradients in calls:
-        for weight, one in watched.GRAD_SAMPLERS.get(type(layer), by_functions)(layer, inputs, gradients).items():
-            held[weight], left[weight] = held[weight] + one if weight in held else one, left[weight] - 1
+        for weight, rows in watched.GRAD_SAMPLERS.get(type(layer), by_functions)(layer, inputs, gradients).items():
+            held[weight], left[weight] = held[weight] + rows if weight in held else rows, left[weight] - 1
             if not left[weight] and weight.requires_grad:
                 yield weight, held.pop(weight)
 
@@ -263,7 +263,7 @@ def _lengths_of(gradients: Tensor) -> Tensor:
 
 def _together(by_weight: list[Tensor]) -> Tensor:
     """Lengths (B,) of vectors from those of their parts."""
-    if len(counts := {len(one) for one in by_weight}) > 1:
+    if len(counts := {len(part) for part in by_weight}) > 1:
         raise DefenseError(f"layers see {' and '.join(map(str, sorted(counts)))} examples of one batch")
     lengths: Tensor = torch.stack(by_weight).norm(dim=0)
     return lengths

@@ -95,7 +95,7 @@ class Precode(TrainingDefense):
 
 def find_bottleneck(model: nn.Module) -> tuple[str, VariationalBottleneck] | None:
     """The bottleneck of a model and its name; None where there is none."""
-    named = ((name, one) for name, one in model.named_modules() if isinstance(one, VariationalBottleneck))
+    named = ((name, module) for name, module in model.named_modules() if isinstance(module, VariationalBottleneck))
     return next(named, None)
 
 

@@ -19,5 +19,5 @@ def opacus_module(name: str) -> Any:
     try:
         return importlib.import_module(f"opacus.{name}")
     finally:
-        for handler in [one for one in root.handlers if one not in before]:
+        for handler in [added for added in root.handlers if added not in before]:
             root.removeHandler(handler)

@@ -91,8 +91,8 @@ class ClientDP(UpdateDefense):
         require(budget, self, "target_epsilon", "a number above 0 and up to 1e6, or None with a noise_multiplier")
         whole = rounds is None or (is_whole(rounds) and 1 <= rounds <= MOST_STEPS)
         require(whole, self, "rounds", f"a whole number from 1 to {MOST_STEPS}, or None without a target_epsilon")
-        one = self.noise_multiplier is None or epsilon is None
-        require(one, self, "target_epsilon", "None when noise_multiplier is given")
+        exclusive = self.noise_multiplier is None or epsilon is None
+        require(exclusive, self, "target_epsilon", "None when noise_multiplier is given")
         without = rounds is None or epsilon is not None
         require(without, self, "rounds", "None without a target_epsilon")
         counted = epsilon is None or rounds is not None
@@ -144,9 +144,9 @@ def with_release(state: Mapping[str, Any], ratio: float) -> dict[str, Any]:
         state: Stays unchanged.
         ratio: Standard deviation of the noise over the largest distance of two clipped updates; 0 or more.
     """
-    found = {**state, "accountant": {"steps": [list(entry) for entry in recorded_steps(state)]}}
-    record_step(found, ratio, 1.0)
-    return found
+    extended = {**state, "accountant": {"steps": [list(entry) for entry in recorded_steps(state)]}}
+    record_step(extended, ratio, 1.0)
+    return extended
 
 
 def epsilon_of_releases(states: Iterable[Mapping[str, Any]], delta: float) -> float:

@@ -191,9 +191,9 @@ def _through(mod: Mod, given: Update, like: Update, generator: torch.Generator) 
         log.addFilter(quiet)
         try:
             np.random.seed(torch.randint(2**32, (SEED_WORDS,), generator=generator).numpy())
-            found = mod(_Sent(server), None, lambda *_: reply)
+            answer = mod(_Sent(server), None, lambda *_: reply)
         finally:
             log.removeFilter(quiet)
             np.random.set_state(before)
-    sent = {name: torch.from_numpy(np.array(found.content["arrays"][name].numpy())) for name in names}
+    sent = {name: torch.from_numpy(np.array(answer.content["arrays"][name].numpy())) for name in names}
     return {name: sent[name].reshape(of.shape).to(of.device, of.dtype) for name, of in like.items()}

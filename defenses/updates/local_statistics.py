@@ -67,8 +67,8 @@ class SiloBN(UpdateDefense):
 
 def statistic_layers(model: nn.Module) -> dict[str, _NormBase]:
     """Name -> layer of torch that keeps running averages: BatchNorm, or InstanceNorm with ``track_running_stats``."""
-    found = {name: one for name, one in model.named_modules() if isinstance(one, _NormBase)}
-    return {name: layer for name, layer in found.items() if layer.running_mean is not None}
+    norms = {name: layer for name, layer in model.named_modules() if isinstance(layer, _NormBase)}
+    return {name: layer for name, layer in norms.items() if layer.running_mean is not None}
 
 
 def is_statistic(name: str) -> bool:

@@ -88,11 +88,11 @@ class Soteria(TrainingDefense):
 
     def defended(self, model: nn.Module) -> tuple[str, nn.Linear]:
         """The defended layer and its name."""
-        found = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
-        if not found or (self.layer and self.layer not in found):
-            raise DefenseError(f"{self}: the model's fully connected layers are {', '.join(found) or 'none'}")
-        name = self.layer or list(found)[-1]
-        return name, found[name]
+        layers = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+        if not layers or (self.layer and self.layer not in layers):
+            raise DefenseError(f"{self}: the model's fully connected layers are {', '.join(layers) or 'none'}")
+        name = self.layer or list(layers)[-1]
+        return name, layers[name]
 
     def kept(self, representation: Tensor, images: Tensor) -> Tensor:
         """Which entries of a representation (B, D) of images (B, C, H, W), which ask for gradients, are not pruned: (D,) bool."""
@@ -114,6 +114,6 @@ class Soteria(TrainingDefense):
         norms = []
         for rows in torch.split(directions, max(1, GRADIENTS_AT_ONCE // max(count, 1))):
             cotangents = rows[:, None].expand(-1, count, -1)
-            (found,) = torch.autograd.grad(representation, images, cotangents, retain_graph=True, is_grads_batched=True)
-            norms.append(found.flatten(2).norm(dim=2))
+            (grads,) = torch.autograd.grad(representation, images, cotangents, retain_graph=True, is_grads_batched=True)
+            norms.append(grads.flatten(2).norm(dim=2))
         return (torch.cat(norms).T / (representation.detach().abs() + FLOOR)).sum(0)

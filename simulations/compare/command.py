@@ -43,7 +43,7 @@ def compare(
     try:
         groups = grouped(runs)
         require_page(page)
-        for damage in (one for group in groups for one in group.damaged):
+        for damage in (text for group in groups for text in group.damaged):
             errors.say(f"warning: {damage}")
         write_comparison(groups, page)
     except ConfigError as error:
@@ -51,7 +51,7 @@ def compare(
     except OSError as error:
         fail(f"--out: cannot write {page}: {error.strerror}")
     if as_json:
-        print_json({"page": str(page.resolve()), "groups": [one.to_json() for one in groups]})
+        print_json({"page": str(page.resolve()), "groups": [group.to_json() for group in groups]})
     else:
         print_groups(console, groups)
     terminal_for(console, quiet=as_json).say(f"page: {page.resolve()}")

@@ -86,11 +86,11 @@ def grouped(folders: Sequence[Path]) -> tuple[Group, ...]:
                 )
         mine[folder] = run
     facts = [json.loads(key) for key in together]
-    every = dict.fromkeys(key for one in facts for key in one)
-    keys = [key for key in every if len({str(one.get(key)) for one in facts}) > 1]
+    every = dict.fromkeys(key for shared in facts for key in shared)
+    keys = [key for key in every if len({str(shared.get(key)) for shared in facts}) > 1]
     return tuple(
-        _group(mine, {key: str(one.get(key, "")) for key in keys})
-        for one, mine in zip(facts, together.values(), strict=True)
+        _group(mine, {key: str(shared.get(key, "")) for key in keys})
+        for shared, mine in zip(facts, together.values(), strict=True)
     )
 
 
@@ -101,7 +101,7 @@ def _group(runs: Mapping[Path, ReadRun], differs: Mapping[str, str]) -> Group:
         differs,
         unfinished=tuple(folder for folder, run in runs.items() if not run.finished),
         damaged=tuple(run.damage for run in runs.values() if run.damage),
-        notes=tuple(f"{folder}: {one}" for folder, run in runs.items() for one in run.other_notes),
+        notes=tuple(f"{folder}: {note}" for folder, run in runs.items() for note in run.other_notes),
     )
 
 
@@ -109,10 +109,10 @@ def _facts(run: ReadRun) -> dict[str, str]:
     """All that must agree within a group, as text."""
     facts = {key: str(value) for key, value in run.settings.items() if key not in FREE}
     # Versions may write the text of the same pipelines in other ways.
-    facts |= {"defenses": "; ".join(one or "no defence" for one in run.order)} if run.order else {}
+    facts |= {"defenses": "; ".join(pipeline or "no defence" for pipeline in run.order)} if run.order else {}
     for what, key in (("code", OWN_CODE), ("version", "versions")):
-        found = run.config.get(key)
-        facts |= {f"{what} of {name}": str(one) for name, one in found.items()} if isinstance(found, Mapping) else {}
+        entry = run.config.get(key)
+        facts |= {f"{what} of {name}": str(text) for name, text in entry.items()} if isinstance(entry, Mapping) else {}
     return facts
 
 
@@ -137,8 +137,8 @@ def what_next(groups: Sequence[Group]) -> Mapping[str, str]:
         return {}
     given = [str(folder) for group in groups for folder in group.folders]
     first = max((seed for group in groups for seed in group.seeds), default=-1) + 1
-    found = [group.run.settings.get("probe-targets") for group in groups]
-    targets = max([LEAST_TARGETS, *(2 * one for one in found if isinstance(one, int))])
+    asked = [group.run.settings.get("probe-targets") for group in groups]
+    targets = max([LEAST_TARGETS, *(2 * number for number in asked if isinstance(number, int))])
     return {
         "seeds": _commands(groups, f"{first}..{first + MORE_SEEDS - 1}", "more-seeds", given),
         "images": _commands(groups, f"0..{MORE_SEEDS - 1}", "more-images", [], f"probe-targets={targets}"),
@@ -148,7 +148,7 @@ def what_next(groups: Sequence[Group]) -> Mapping[str, str]:
 def _commands(groups: Sequence[Group], seeds: str, out: str, given: Sequence[str], *changed: str) -> str:
     """Commands for runs of each experiment in new folders, and one that compares these with the ``given`` folders."""
     folders = [out] if len(groups) == 1 else [f"{out}-{number}" for number in range(1, len(groups) + 1)]
-    words = [shlex.quote(one) for one in given] + [f"{one}/seed-*" for one in folders]
+    words = [shlex.quote(folder) for folder in given] + [f"{folder}/seed-*" for folder in folders]
     lines = [
         command_of(group.folders[0], group.run.config, seeds, folder, *changed)
         for group, folder in zip(groups, folders, strict=True)

@@ -56,15 +56,15 @@ class Side:
     @property
     def notes(self) -> tuple[str, ...]:
         """Seeds without a score, and where the run without a defence has others, each a short clause."""
-        found = []
+        clauses = []
         for what, of in (("the strongest attack", _strongest), ("the accuracy", _accuracy)):
             mine, theirs = _seeds(of(self.finding)), _seeds(of(self.undefended))
             if mine and (missing := [seed for seed in self.seeds if seed not in mine]):
-                found.append(f"{what} has no score of {numbered('seed', missing)}")
+                clauses.append(f"{what} has no score of {numbered('seed', missing)}")
             if mine and theirs and mine != theirs:
                 other = f"that of {self.summary.plain.name.lower()} of {numbered('seed', theirs)}"
-                found.append(f"{what} is of {numbered('seed', mine)}, {other}")
-        return tuple(found)
+                clauses.append(f"{what} is of {numbered('seed', mine)}, {other}")
+        return tuple(clauses)
 
 
 Line = tuple[Side, Message | None]
@@ -85,12 +85,12 @@ def _accuracy(finding: Finding | None) -> Score | None:
 
 def sides(groups: Sequence[Group]) -> list[Side]:
     """Rows in the order of groups, studies and pipelines."""
-    found = []
+    rows = []
     for group in groups:
         for summary in group.run.summaries:
-            plain = next((one for one in summary.findings if not one.defense), None)
-            found += [Side(group, summary, one, plain if one.defense else None) for one in summary.findings]
-    return found
+            plain = next((finding for finding in summary.findings if not finding.defense), None)
+            rows += [Side(group, summary, finding, plain if finding.defense else None) for finding in summary.findings]
+    return rows
 
 
 def every_defence(sides: Sequence[Side]) -> Table:
@@ -158,9 +158,9 @@ def write_comparison(groups: Sequence[Group], page: Path) -> None:
         "seeds": _each_seed(rows),
         "rule": rule(),
         "next": what_next(groups),
-        "links": {one: _link(one / "report.html", page) for group in groups for one in group.folders},
+        "links": {folder: _link(folder / "report.html", page) for group in groups for folder in group.folders},
         "notes": [
-            *(f"{one} is not finished" for group in groups for one in group.unfinished),
+            *(f"{folder} is not finished" for group in groups for folder in group.unfinished),
             *(note for group in groups for note in (*group.damaged, *group.notes)),
         ],
     }
@@ -169,15 +169,15 @@ def write_comparison(groups: Sequence[Group], page: Path) -> None:
 
 def _each_seed(sides: Sequence[Side]) -> Chart | None:
     """The share of identified images of each seed; None unless a row has several seeds."""
-    faces = looks(list(dict.fromkeys(one.finding.defense for one in sides)))
+    faces = looks(list(dict.fromkeys(side.finding.defense for side in sides)))
     rows = []
-    for one in sides:
-        cell, look = one.finding.strongest, faces[one.finding.defense]
+    for side in sides:
+        cell, look = side.finding.strongest, faces[side.finding.defense]
         share = cell.scores.get(FOUND) if cell else None
         if share is None:
             continue
-        defense = look.name if one.finding.defense else one.summary.plain.name
-        name = ", ".join(filter(None, (defense, one.group.name, one.study)))
+        defense = look.name if side.finding.defense else side.summary.plain.name
+        name = ", ".join(filter(None, (defense, side.group.name, side.study)))
         dots = [(value, f"{name}: {percent(value)}, seed {seed}", look.shape) for seed, value in share.by_seed.items()]
         rows.append(DotRow(name, look, dots, share.ends))
     if all(len(row.dots) < 2 for row in rows):

@@ -79,10 +79,10 @@ def _settings(text: str) -> dict[str, Any]:
 
 def _of_run(text: str) -> dict[str, Any]:
     """The settings in a run's ``config.json``, without those ``OF_ONE_RUN``."""
-    found = json.loads(text)
-    if not isinstance(found, dict) or not isinstance(found.get("config"), dict):
+    content = json.loads(text)
+    if not isinstance(content, dict) or not isinstance(content.get("config"), dict):
         raise ValueError("it has no settings under config")
-    return {key: value for key, value in found["config"].items() if key not in OF_ONE_RUN}
+    return {key: value for key, value in content["config"].items() if key not in OF_ONE_RUN}
 
 
 def self_contained(text: str, key: str) -> str:
@@ -99,7 +99,7 @@ def self_contained(text: str, key: str) -> str:
 
 def paragraphs(text: str) -> str:
     """A docstring whose paragraphs are single lines, for a help text that is wrapped where it is shown."""
-    return "\n\n".join(" ".join(one.split()) for one in inspect.cleandoc(text).split("\n\n"))
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in inspect.cleandoc(text).split("\n\n"))
 
 
 def setting_of(text: str, fields: Mapping[str, FieldInfo]) -> tuple[str, Any]:
@@ -118,9 +118,9 @@ def value_of(text: str, kind: type) -> Any:
     """
     for written in dict.fromkeys((text, text if kind is str else text.lower())):
         with suppress(ValueError, RecursionError):
-            found = _settings(f"value = {written}")
-            if found.keys() == {"value"} and (kind is not str or isinstance(found["value"], str)):
-                return found["value"]
+            parsed = _settings(f"value = {written}")
+            if parsed.keys() == {"value"} and (kind is not str or isinstance(parsed["value"], str)):
+                return parsed["value"]
     with suppress(ValueError):
         return float(text) if kind is float else text
     return text
@@ -128,20 +128,20 @@ def value_of(text: str, kind: type) -> Any:
 
 def parse_seeds(text: str) -> list[int]:
     """Parse ``0..4`` or ``1,5,7..9`` into numbers, in order; ``ConfigError`` for other texts or a repeated seed."""
-    found: list[int] = []
+    seeds: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,18})(?:\s*\.\.\s*(\d{1,18}))?\s*", part)
         if match is None:
             raise ConfigError(f"--seeds {text!r}: expected whole numbers and ranges from 0, such as 0..4 or 1,5,7..9")
         first, last = int(match[1]), int(match[2] or match[1])
-        if last < first or last - first >= MOST_SEEDS or len(found) + last - first >= MOST_SEEDS:
+        if last < first or last - first >= MOST_SEEDS or len(seeds) + last - first >= MOST_SEEDS:
             raise ConfigError(
                 f"--seeds {text!r}: {part.strip()} is no ascending range, or there are more than {MOST_SEEDS} seeds"
             )
-        found += range(first, last + 1)
-    if len(set(found)) < len(found):
+        seeds += range(first, last + 1)
+    if len(set(seeds)) < len(seeds):
         raise ConfigError(f"--seeds {text!r} names a seed twice; allowed: each seed once")
-    return found
+    return seeds
 
 
 def fail(message: str) -> NoReturn:

@@ -38,16 +38,16 @@ def print_json(about: Mapping[str, Any]) -> None:
 
 def finite(value: Any) -> Any:
     """The same value with null for numbers that JSON cannot hold, such as the PSNR of equal images."""
-    return changed(value, lambda one: None if isinstance(one, float) and not math.isfinite(one) else one)
+    return changed(value, lambda leaf: None if isinstance(leaf, float) and not math.isfinite(leaf) else leaf)
 
 
 def table(texts: Sequence[str], numbers: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     """A table whose cells hold no markup: columns under ``texts``, and behind them columns of ``numbers``, aligned right."""
-    found, lines = Table(box=box.SIMPLE_HEAD, pad_edge=False), list(rows)
+    built, lines = Table(box=box.SIMPLE_HEAD, pad_edge=False), list(rows)
     for at, name in enumerate([*texts, *numbers]):
         words = [len(word) for cell in (name, *(line[at] for line in lines if at < len(line))) for word in cell.split()]
         justify: JustifyMethod = "left" if at < len(texts) else "right"
-        found.add_column(name, overflow="fold", justify=justify, min_width=min(max(words, default=0), SHORT_WORD))
+        built.add_column(name, overflow="fold", justify=justify, min_width=min(max(words, default=0), SHORT_WORD))
     for row in lines:
-        found.add_row(*map(Text, row))
-    return found
+        built.add_row(*map(Text, row))
+    return built

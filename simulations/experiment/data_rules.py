@@ -28,7 +28,7 @@ def require_dataset(key: str, name: str, also: Collection[str] = ()) -> None:
     """Raise ``ConfigError``, with the nearest name, unless the name is a data set, own code, or one of ``also``."""
     known = dataset_names()
     if not is_own(name, known):
-        others = [one for one in also if one]
+        others = [other for other in also if other]
         beside = f"(or {' or '.join(others)})" if others else ""  # which the list of data sets does not have
         require_known(key, name.partition(":")[0], {**dict.fromkeys(also), **known}, beside, listed="datasets")
     if name not in also:
@@ -52,7 +52,7 @@ def check_examples(
     """Raise ``ConfigError`` for a scenario, settings, defences and attacks that are not for the examples of the data set."""
 
     def able(what: str) -> str:
-        return " or ".join(repr(name) for name, one in scenarios.items() if getattr(one, what))
+        return " or ".join(repr(name) for name, scenario in scenarios.items() if getattr(scenario, what))
 
     if is_table(settings.dataset):
         _check_table(settings, pipelines, able("reads_tables"))

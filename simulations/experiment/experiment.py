@@ -131,10 +131,10 @@ class Experiment(Scenario):
     def pipelines(self) -> tuple[Pipeline, ...]:
         """The pipelines of ``defenses``, the empty pipeline first; each is written in the order in which a client runs it."""
         with naming("defenses"):
-            found = tuple(parse_pipelines(self.defenses))
-            for pipeline in found:
+            pipelines = tuple(parse_pipelines(self.defenses))
+            for pipeline in pipelines:
                 pipeline.require_order()
-        return found
+        return pipelines
 
     @cached_property
     def attacks(self) -> dict[Kind, list[AnyAttack]]:
@@ -233,18 +233,18 @@ def scenarios() -> dict[str, type[Experiment]]:
 
 def all_settings() -> dict[str, FieldInfo]:
     """Key -> field, of the settings of all scenarios; ``RegistryError`` where two give a setting different defaults."""
-    found = fields_of(Experiment)
-    for one in scenarios().values():
-        for key, spec in fields_of(one).items():
-            known = found.setdefault(key, spec)
+    specs = fields_of(Experiment)
+    for scenario in scenarios().values():
+        for key, spec in fields_of(scenario).items():
+            known = specs.setdefault(key, spec)
             if (type(known.default), known.default) != (type(spec.default), spec.default):
                 raise RegistryError(
-                    f"scenario {one.name!r}: {key} has the default {spec.default!r}; allowed: {known.default!r}, as "
-                    "in the other scenarios"
+                    f"scenario {scenario.name!r}: {key} has the default {spec.default!r}; allowed: {known.default!r}, "
+                    "as in the other scenarios"
                 )
-    return found
+    return specs
 
 
 def owners(key: str) -> list[str]:
     """The scenarios that read a setting."""
-    return [one.name for one in scenarios().values() if key in fields_of(one)]
+    return [scenario.name for scenario in scenarios().values() if key in fields_of(scenario)]

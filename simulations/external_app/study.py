@@ -159,7 +159,7 @@ class AppResults(RunDirectory[AppStudy]):
         """
         if not claims:
             return
-        self._claimed = tuple(one.text for one in claims)
+        self._claimed = tuple(claim.text for claim in claims)
         self.judge(lambda rows: [row for row in rows if row.metric != CLAIMED])
         self.row(task, metric=CLAIMED, value=float(len(claims)), n=len(claims), claims=list(map(asdict, claims)))
         self._carry_claims()
@@ -208,8 +208,8 @@ class AppResults(RunDirectory[AppStudy]):
         page = self.path / "report.html"
         log(INFO, "Audit: report written to %s", page)
         for summary in read_run(self.path).summaries:
-            for one in summary.findings:
-                log(INFO, "Audit verdict: %s: %s See %s", one.defense or summary.plain.name, sentence(one), page)
+            for line in summary.findings:
+                log(INFO, "Audit verdict: %s: %s See %s", line.defense or summary.plain.name, sentence(line), page)
         for row in self._rows:
             if row.metric == EPSILON_SHOWN.name and (shown := ShownEpsilon.from_json(row.extra.get(AUDIT))):
                 log(INFO, "Audit: %s", audit_text(shown))

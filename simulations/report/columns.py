@@ -83,8 +83,8 @@ class Column:
 
     def of(self, row: Any) -> Shown:
         """The cell of a row."""
-        found = self.show(row)
-        return found if isinstance(found, Shown) else Shown(found)
+        cell = self.show(row)
+        return cell if isinstance(cell, Shown) else Shown(cell)
 
     @property
     def opening(self) -> Column:
@@ -130,12 +130,12 @@ class Table:
     @property
     def shown(self) -> list[Column]:
         """The columns, without optional ones that show nothing."""
-        return [one for one in self.columns if not one.optional or any(one.of(row).says for row in self.rows)]
+        return [col for col in self.columns if not col.optional or any(col.of(row).says for row in self.rows)]
 
     @property
     def spans(self) -> list[tuple[str, int]]:
         """``groups`` with their numbers of columns."""
-        opening = [at for at, one in enumerate(self.shown) if not at or one.opens_group]
+        opening = [at for at, column in enumerate(self.shown) if not at or column.opens_group]
         return [(name, b - a) for name, (a, b) in zip(self.groups, pairwise([*opening, len(self.shown)]), strict=False)]
 
 
@@ -159,8 +159,8 @@ def over_interval(score: Score | None, show: Show, ends: Show | None = None) -> 
 
 def change(of: Finding) -> Shown:
     """The change in accuracy, and whether it is the defence's cost."""
-    found = of.accuracy.change or Score(None)
-    return Shown(points(found.mean), (within(found.low, found.high, points), of.accuracy.note))
+    score = of.accuracy.change or Score(None)
+    return Shown(points(score.mean), (within(score.low, score.high, points), of.accuracy.note))
 
 
 def scored(heading: str, of: Scored, show: Show, ends: Show | None = None, *, optional: bool = False) -> Column:
@@ -190,7 +190,7 @@ class Cards:
             {key for of in self._facts.values() for key in of}, key=lambda key: (order.get(key, len(order)), key)
         )
         values = {key: dict.fromkeys(of.get(key, "") for of in self._facts.values()) for key in keys}
-        self.shared = {key: next(iter(found)) for key, found in values.items() if len(found) == 1}
+        self.shared = {key: next(iter(texts)) for key, texts in values.items() if len(texts) == 1}
         self.differing = [key for key in keys if key not in self.shared]
 
     def table(self, title: str) -> Table:

@@ -101,8 +101,8 @@ def _resources(
     hardware = Hardware.of_this_machine()
     hardware.require(cpus, request.gpus_per_client or 0.0)
     require_jobs(request.jobs)
-    for one in left[:1]:
-        preflight(one, say)
+    for first in left[:1]:
+        preflight(first, say)
     hardware.require_cards("attack-gpus", max(attack_gpus, 0.0))
     if request.in_process:
         workers, held, shares = 1, 0, CardShares(hardware.cards, 0.0, max(attack_gpus, 0.0))
@@ -127,7 +127,7 @@ def _run(
     if not request.seeds:
         return run_one(console, left[0], resources)
     if at_once == 1:
-        ended = one_by_one(console, left, lambda one: run_one(console, one, resources))
+        ended = one_by_one(console, left, lambda experiment: run_one(console, experiment, resources))
     else:
         end_politely()
         shared = replace(resources, cores=max((os.cpu_count() or 1) // at_once, resources.cpus_per_client))

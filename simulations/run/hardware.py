@@ -66,8 +66,8 @@ class CardShares:
         names = ", ".join(dict.fromkeys(torch.cuda.get_device_name(at) for at in range(torch.cuda.device_count())))
         shares = (self.client, "client process", "client processes"), (self.attack, "attack worker", "attack workers")
         held = (
-            f"{share:g} of a card for each {one}" if share else f"nothing reserved for {all_}"
-            for share, one, all_ in shares
+            f"{share:g} of a card for each {worker}" if share else f"nothing reserved for {all_}"
+            for share, worker, all_ in shares
         )
         return f"{self.cards} x {names or 'graphics card'}; {', '.join(held)}"
 

@@ -56,7 +56,7 @@ class Audited:
     @cached_property
     def conclusions(self) -> dict[str, str]:
         """Defence ("" without a defence) -> the report's sentence about it."""
-        return {one.defense: sentence(one) for of in read_run(self.directory).summaries for one in of.findings}
+        return {line.defense: sentence(line) for of in read_run(self.directory).summaries for line in of.findings}
 
     @property
     def failures(self) -> Sequence[Failure]:

@@ -50,15 +50,15 @@ def of_seeds(experiment: Experiment, seeds: Sequence[int]) -> list[Experiment]:
     require_new(out, "output-dir", leftovers=(COMPARISON, "seed-*"))
     for seed in seeds:
         folder = out / f"seed-{seed}"
-        one = experiment.but(seed=seed, output_dir=str(folder))
+        seeded = experiment.but(seed=seed, output_dir=str(folder))
         config = folder / "config.json"
         if is_there(config, "output-dir"):
             kept = read_config(config, "--seeds")
-            one = one.but(resume=True)
-            check_same(one, kept)
+            seeded = seeded.but(resume=True)
+            check_same(seeded, kept)
             if kept.get("progress", {}).get("finished") is True:
                 continue
-        left.append(one)
+        left.append(seeded)
     return left
 
 
@@ -66,9 +66,9 @@ def one_by_one(
     console: Terminal, experiments: Sequence[Experiment], run: Callable[[Experiment], int]
 ) -> Iterator[tuple[Experiment, int]]:
     """Run the experiments one after the other."""
-    for at, one in enumerate(experiments, 1):
-        console.say(f"seed {one.seed}: run {at} of {len(experiments)}")
-        yield one, run(one)
+    for at, experiment in enumerate(experiments, 1):
+        console.say(f"seed {experiment.seed}: run {at} of {len(experiments)}")
+        yield experiment, run(experiment)
 
 
 def finish_seeds(console: Terminal, out: Path, seeds: Sequence[int], ended: Ended) -> int:
@@ -81,12 +81,12 @@ def finish_seeds(console: Terminal, out: Path, seeds: Sequence[int], ended: Ende
     from simulations.compare.page import write_comparison
 
     worst, failed = 0, list[int]()
-    for one, code in ended:
+    for experiment, code in ended:
         if code == EXIT_STOPPED:
             console.say("all seeds: the same command goes on with what is left")
             return code
         if code not in (0, EXIT_ATTACKS_FAILED):
-            failed.append(one.seed)
+            failed.append(experiment.seed)
         worst = max(worst, code)
     if failed:
         which = (
@@ -138,11 +138,11 @@ def side_by_side(
     exit code, as it ends.
     """
     todo, lines, open_runs = iter(experiments), Lines(), dict[int, subprocess.Popen[str]]()
-    by_seed = {one.seed: one for one in experiments}
+    by_seed = {experiment.seed: experiment for experiment in experiments}
 
     def begin(count: int) -> None:
-        for one in islice(todo, count):
-            open_runs[one.seed] = _begun(one, resources, lines)
+        for experiment in islice(todo, count):
+            open_runs[experiment.seed] = _begun(experiment, resources, lines)
 
     try:
         begin(at_once)

@@ -51,7 +51,7 @@ def require_folder(out: Path, key: str = "output-dir") -> None:
     Neither it nor the nearest folder above it that exists may be a file, or closed to writing, and its name must be possible.
     """
     advice = "; name another folder"
-    nearest = next(one for one in (out, *out.parents) if is_there(one, key, advice))
+    nearest = next(folder for folder in (out, *out.parents) if is_there(folder, key, advice))
     if not nearest.is_dir():
         raise ConfigError(f"{key}: {nearest} is a file, and results need a folder; name another")
     if not os.access(nearest, os.W_OK | os.X_OK):
@@ -77,7 +77,7 @@ def require_new(
     require_folder(folder, key)
     held = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     ours = LOCK, COMMAND_LOCK, LOG, *leftovers
-    if there := [name for name in held if not any(fnmatchcase(name, one) for one in ours)]:
+    if there := [name for name in held if not any(fnmatchcase(name, pattern) for pattern in ours)]:
         way = f"{resume}, or name" if {*held} & {*begun} else "name"
         raise ConfigError(f"{key}: {folder} is not empty: it holds {shown(there[0])}; {way} another folder")
 

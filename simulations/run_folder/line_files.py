@@ -57,15 +57,15 @@ def read_json_lines(
     if not path.exists():
         return [], []
     lines = [(at, line) for at, line in enumerate(regular(path).read_bytes().split(b"\n"), 1) if line.strip()]
-    found, damaged = list[tuple[int, T]](), list[Damage]()
+    readable, damaged = list[tuple[int, T]](), list[Damage]()
     for at, line in lines:
         try:
             value = json.loads(line.decode(errors="replace" if replace else "strict"))
             halves = replace and HALF in line.lower()
-            found.append((at, read(whole_characters(value) if halves else value)))
+            readable.append((at, read(whole_characters(value) if halves else value)))
         except UNREADABLE as error:
             damaged.append(Damage(at, at == lines[-1][0], f"{type(error).__name__}: {str(error)[:200]}"))
-    return found, damaged
+    return readable, damaged
 
 
 def whole_characters(value: Any) -> Any:
@@ -83,19 +83,19 @@ def whole_characters(value: Any) -> Any:
 def kept_lines(path: Path, read: Callable[[Any], T]) -> tuple[list[T], str]:
     """Lines of a resumed run, and a text on the loss where the last line was cut off; ``ConfigError`` for other damage."""
     with undamaged(path):
-        found, damaged = read_json_lines(path, read)
-    for one in damaged:
-        if not one.last:
+        readable, damaged = read_json_lines(path, read)
+    for lost in damaged:
+        if not lost.last:
             raise ConfigError(
-                f"resume: line {one.line} of {path} is damaged ({one.why}); restore the file from a copy, or delete that line, "
+                f"resume: line {lost.line} of {path} is damaged ({lost.why}); restore the file from a copy, or delete that line, "
                 "which loses what it says"
             )
-    if damaged and not found:
+    if damaged and not readable:
         raise ConfigError(
             f"resume: {path} is damaged: none of its lines can be read ({damaged[0].why}); restore it from a copy, or begin a run "
             "in another folder"
         )
-    values = [value for _, value in found]
+    values = [value for _, value in readable]
     if not damaged:
         return values, ""
     return values, (

@@ -137,12 +137,12 @@ def own_code_of(experiment: RunStudy) -> dict[str, str]:
         "dataset": (experiment.dataset, DATASETS, dataset_names()),
         "auxiliary-data": (experiment.auxiliary_data, DATASETS, dataset_names()),
     }
-    found = {
+    digests = {
         key: fingerprint(name, group)
         for key, (name, group, known) in named.items()
         if is_own(name, known) or name in installed(group)
     }
-    return {key: digest for key, digest in found.items() if digest}
+    return {key: digest for key, digest in digests.items() if digest}
 
 
 def about_run(
@@ -175,11 +175,11 @@ def about_run(
 
 def versions() -> dict[str, str]:
     """Package -> its version, of those that are installed."""
-    found = {}
+    present = {}
     for package in PACKAGES:
         with suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return found
+            present[package] = version(package)
+    return present
 
 
 @dataclass
@@ -198,8 +198,8 @@ class RunTimes:
     def about(self) -> dict[str, Any]:
         """For config.json: when it started, seconds of computing so far, the machine, and which machines and shares were chosen."""
         seconds = self.before + time.perf_counter() - self._begun
-        found = {"started": self.started, "seconds": round(seconds, 1), "machine": machine()}
-        return found | ({"machines": chosen} if (chosen := machines()) else {})
+        facts = {"started": self.started, "seconds": round(seconds, 1), "machine": machine()}
+        return facts | ({"machines": chosen} if (chosen := machines()) else {})
 
 
 def machine() -> str:

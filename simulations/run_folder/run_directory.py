@@ -165,8 +165,8 @@ class RunDirectory(Generic[S]):
             lost[why] = missing
         of = ((row, (row.attack, row.card.observation, row.card.rung)) for row in rows)
         self._rows = [row for row, place in of if keep(row.defense, row.round, *place)]
-        kept_pictures = [one for one in pictures if keep(*(one[key] for key in PLACE), one.get("rung", ""))]
-        self._pictures = {one["file"]: json_line(one) for one in kept_pictures}
+        kept_pictures = [entry for entry in pictures if keep(*(entry[key] for key in PLACE), entry.get("rung", ""))]
+        self._pictures = {entry["file"]: json_line(entry) for entry in kept_pictures}
         self._add_lost(lost)
 
     def _add_lost(self, lost: Mapping[str, int]) -> None:
@@ -182,25 +182,25 @@ class RunDirectory(Generic[S]):
 
     def row(self, task: Task, *, metric: str, value: float | None, **columns: Unpack[Columns]) -> None:
         """Add one number."""
-        found: dict[str, Any] = {
+        entries: dict[str, Any] = {
             "metric": metric,
             "n": 1,
             "seconds": round(time.perf_counter() - self._round_started, 3),
         }
         if metric_of(metric).values is Values.BOUND:
-            found["neighbours"] = task.plan.defenses.neighbours
-        found |= {"value": value, **columns}
-        odd = [name for name, number in found.items() if isinstance(number, float) and not math.isfinite(number)]
+            entries["neighbours"] = task.plan.defenses.neighbours
+        entries |= {"value": value, **columns}
+        odd = [name for name, number in entries.items() if isinstance(number, float) and not math.isfinite(number)]
         if "value" in odd:
             # JSON has no infinity, and a client may report anything: the row records it, and the run goes on.
-            found["message"] = f"{metric} is {value}"
-        found |= dict.fromkeys(odd)
-        extra = {name: found.pop(name) for name in columns if name not in NAMES}
+            entries["message"] = f"{metric} is {value}"
+        entries |= dict.fromkeys(odd)
+        extra = {name: entries.pop(name) for name in columns if name not in NAMES}
         if unknown := extra.keys() - Columns.__annotations__:
             raise TypeError(f"{metric}: no row has the columns {', '.join(sorted(unknown))}")
         about = {name: getattr(self.experiment, name) for name in OF_STUDY}
         about |= {"cut": task.cut, "defense": task.plan.pipeline, "round": task.round, "final": task.is_final}
-        self._rows.append(Row(**found, **about, extra=extra))
+        self._rows.append(Row(**entries, **about, extra=extra))
 
     def picture(self, task: Task, image: Tensor, *, image_number: int, **fields: Any) -> None:
         """Adds one image (C, H, W) in [0, 1] as a PNG file."""

@@ -22,24 +22,24 @@ def print_read(console: Terminal, read: ReadRun, title: str = "") -> None:
         for said in filter(None, [*summary.said, summary.recommendation]):
             console.say(f"\n{said}")
         console.say("")
-        for one in summary.findings:
-            console.say(summary.name(one))
-            for said in _of(one):
+        for finding in summary.findings:
+            console.say(summary.name(finding))
+            for said in _of(finding):
                 console.say(f"  {said}")
         for said in summary.notes:
             console.say(f"\n{said}")
 
 
-def _of(one: Finding) -> Iterator[str]:
+def _of(finding: Finding) -> Iterator[str]:
     """What is said of a defence below its name."""
-    for message in one.every_message:
+    for message in finding.every_message:
         yield message.text
         if message.difference:
             yield f"    {message.difference.text}"
-    if accuracy := one.accuracy.text or (one.reported and one.reported.text):
+    if accuracy := finding.accuracy.text or (finding.reported and finding.reported.text):
         yield f"accuracy: {accuracy}"
-    if budget := one.budget:
+    if budget := finding.budget:
         number = [two(budget.spent)] if budget.spent is not None else []
         yield f"epsilon: {', '.join([*number, *budget.lines])}"
         yield from filter(None, (budget.text, budget.audit))
-    yield from (claim.text for claim in one.claims)
+    yield from (claim.text for claim in finding.claims)

@@ -20,7 +20,7 @@ def main() -> None:
 
     del sys.path[0]
     # Flower looks at the modules of the app that it sends off, which may be another copy of fedveil.
-    for name in [one for one in sys.modules if one.partition(".")[0] == "clients"]:
+    for name in [module for module in sys.modules if module.partition(".")[0] == "clients"]:
         del sys.modules[name]
     starter = local_superlink()
     for name, seconds in PATIENCE.items():

@@ -74,27 +74,27 @@ def end_runtime(home: Path) -> None:
     """End every process with this home in its environment, the simulation first, and remove the home."""
     for attempt in range(1 + KILLS):
         # A simulation orphaned by its daemon would run on, so it goes first.
-        found = sorted(processes_of(home), key=lambda process: "flwr-simulation" not in " ".join(_command(process)))
-        for process in found:
+        processes = sorted(processes_of(home), key=lambda process: "flwr-simulation" not in " ".join(_command(process)))
+        for process in processes:
             with suppress(psutil.NoSuchProcess):
                 process.kill() if attempt else process.terminate()
-        if not found:
+        if not processes:
             break
-        psutil.wait_procs(found, timeout=3.0 if attempt else 6.0)
+        psutil.wait_procs(processes, timeout=3.0 if attempt else 6.0)
     shutil.rmtree(home, ignore_errors=True)
     forget_bytecode(home)  # of the app, which Flower unpacks there
 
 
 def processes_of(home: Path) -> list[psutil.Process]:
     """Processes, but this one, with this home in their environment."""
-    found = []
+    processes = []
     for process in psutil.process_iter():
         try:
             if process.pid != os.getpid() and process.environ().get(HOME_VARIABLE) == str(home):
-                found.append(process)
+                processes.append(process)
         except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess, OSError):
             continue
-    return found
+    return processes
 
 
 def _command(process: psutil.Process) -> list[str]:

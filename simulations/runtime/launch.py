@@ -179,8 +179,8 @@ def end_politely() -> None:
     """Make SIGTERM and SIGHUP, unless ignored, end this process by an exception, so that it stops its children first."""
 
     def end(number: int, _: object) -> None:
-        for one in ENDING:
-            signal.signal(one, signal.SIG_IGN)
+        for ending in ENDING:
+            signal.signal(ending, signal.SIG_IGN)
         sys.exit(128 + number)
 
     for number in ENDING:

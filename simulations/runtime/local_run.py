@@ -137,8 +137,8 @@ def box_text(log: str) -> str:
 
 def engine_failure(log: str) -> str:
     """The error of Flower's simulation engine, and with it of Ray, in one line; "" where it did not fail."""
-    found = _ENGINE.search(_COLOURS.sub("", log))
-    return ray_reason(found[1]) if found else ""
+    match = _ENGINE.search(_COLOURS.sub("", log))
+    return ray_reason(match[1]) if match else ""
 
 
 def _read(log: Path, begin: int) -> str:

@@ -11,9 +11,9 @@ IN_A_WORKER = "__mp_main__"
 
 def require_guard(what: str, setting: str) -> None:
     """Raise ``RuntimeError`` for a call of ``what`` at the top level of a program; ``setting`` is one that needs no workers."""
-    top = [one.frame for one in inspect.stack(0) if one.function == "<module>"]
-    again = any(one.f_globals.get("__name__") == IN_A_WORKER for one in top)
-    main = next((one for one in reversed(top) if one.f_globals.get("__name__") == "__main__"), None)
+    top = [info.frame for info in inspect.stack(0) if info.function == "<module>"]
+    again = any(frame.f_globals.get("__name__") == IN_A_WORKER for frame in top)
+    main = next((frame for frame in reversed(top) if frame.f_globals.get("__name__") == "__main__"), None)
     if again or (main is not None and not _guarded(main)):
         raise RuntimeError(
             f"{what} is called at the top level of the program, which each worker, a process of its own, imports: it would begin "

@@ -215,8 +215,8 @@ class InferenceExperiment(InferenceSettings, WholeModelExperiment):
     def _training(self, plan: InferencePlan) -> PublicTraining:
         if not self.weights:
             return PublicTraining(plan)
-        found = read_weights(replace(plan, pipeline=""), self.weights)
-        return PublicTraining(plan, found.tensors, trains=not found.is_complete)
+        loaded = read_weights(replace(plan, pipeline=""), self.weights)
+        return PublicTraining(plan, loaded.tensors, trains=not loaded.is_complete)
 
 
 @functools.lru_cache(maxsize=16)

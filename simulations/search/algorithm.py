@@ -103,13 +103,13 @@ class PolicySearch:
             )
         made = cls(path, search)
         try:
-            found, cut_off = kept_lines(path / SCORES, _read)
+            kept, cut_off = kept_lines(path / SCORES, _read)
         except ConfigError:
             made.close()
             raise
-        made.scored = dict(found)
+        made.scored = dict(kept)
         if cut_off:
-            write_atomically(path / SCORES, json_lines(itertools.starmap(_line, found)))
+            write_atomically(path / SCORES, json_lines(itertools.starmap(_line, kept)))
         return made
 
     def run(self) -> dict[str, Any]:
@@ -145,12 +145,12 @@ class PolicySearch:
 
     def passed(self) -> list[Policy]:
         """Policies with an S_acc of at least the threshold and a privacy score, the most private first."""
-        found = [
+        passing = [
             (scores.privacy, policy)
             for policy, scores in self.scored.items()
             if policy and scores.privacy is not None and scores.accuracy >= self.least
         ]
-        return [policy for _, policy in sorted(found)]
+        return [policy for _, policy in sorted(passing)]
 
     def _score(self, policies: Sequence[Policy], least: float | None, what: str) -> None:
         """Score what is not scored yet; the semi-trained model is trained where there is none."""
@@ -167,7 +167,7 @@ class PolicySearch:
                 for policy, scores in results:
                     append_line(self.path / SCORES, _line(policy, scores))
                     self.scored[policy] = scores
-                    best = "".join(f"; {text_of([one])} {self.scored[one].privacy:.3f}" for one in self.passed()[:3])
+                    best = "".join(f"; {text_of([top])} {self.scored[top].privacy:.3f}" for top in self.passed()[:3])
                     self.show(what, next(done), len(policies), best)
             except DegenerateModelError:
                 self._model.unlink()

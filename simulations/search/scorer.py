@@ -98,15 +98,15 @@ class Scorer:
 
     def accuracy(self, policy: Policy) -> float:
         """S_acc: the mean over batches of different classes, each with an initialisation of its own."""
-        found = []
+        scores = []
         for at, (batch, seed) in enumerate(self._batches):
             images = transformed(self.search, batch, policy, "accuracy", at)
             model = build_model(
                 self.plan.model, num_classes=self.card.num_classes, input_shape=self.card.input_shape, width=self.plan.width,
                 norm=self.plan.norm, seed=seed,
             )  # fmt: skip
-            found.append(accuracy_score(model.to(device()), normalise(images.to(device()), self.card)))
-        return sum(found) / len(found)
+            scores.append(accuracy_score(model.to(device()), normalise(images.to(device()), self.card)))
+        return sum(scores) / len(scores)
 
     def curves(self, policy: Policy) -> Tensor:
         """(images, ``PATH_STEPS``): GradSim on each image's path."""
@@ -144,14 +144,14 @@ def positions(search: Search, data: ImageDataset) -> tuple[Tensor, Tensor]:
 
 def accuracy_batches(search: Search, data: ImageDataset) -> list[tuple[Tensor, int]]:
     """For each batch of S_acc: training images (n,) of different classes, and the seed of an initialisation."""
-    found, labels = [], data.train.labels
+    batches, labels = [], data.train.labels
     for at in range(ACCURACY_BATCHES):
         generator = generator_for("search", search.seed, "batch", at)
         order = torch.randperm(len(labels), generator=generator)
         first = {int(labels[position]): int(position) for position in order.flip(0)}
         chosen = torch.tensor(list(first.values())[:ACCURACY_IMAGES])
-        found.append((chosen, int(torch.randint(2**31, (), generator=generator))))
-    return found
+        batches.append((chosen, int(torch.randint(2**31, (), generator=generator))))
+    return batches
 
 
 def semi_train(search: Search) -> Tensors:

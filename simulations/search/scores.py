@@ -66,13 +66,13 @@ class ExampleGradients:
         # The zeros that torch.func gives for the others would count as dissimilar gradients.
         self._reached = self._reached or self._names_reached(images[0], targets[0])
         passes = zip(torch.split(images, self._at_once), torch.split(targets, self._at_once), strict=True)
-        found = [self._each(self._weights, *some) for some in passes]
-        return [torch.cat([one[name] for one in found]).reshape(len(images), -1) for name in self._reached]
+        gradients = [self._each(self._weights, *some) for some in passes]
+        return [torch.cat([part[name] for part in gradients]).reshape(len(images), -1) for name in self._reached]
 
     def _names_reached(self, image: Tensor, target: Tensor) -> tuple[str, ...]:
         weights = {name: weight.clone().requires_grad_(True) for name, weight in self._weights.items()}
-        found = torch.autograd.grad(self._loss(weights, image, target), list(weights.values()), allow_unused=True)
-        return tuple(name for name, gradient in zip(weights, found, strict=True) if gradient is not None)
+        gradients = torch.autograd.grad(self._loss(weights, image, target), list(weights.values()), allow_unused=True)
+        return tuple(name for name, gradient in zip(weights, gradients, strict=True) if gradient is not None)
 
     def along(self, path: Tensor, target: Tensor, start: Sequence[Tensor] = ()) -> Tensor:
         """GradSim of the gradients at the points of an image's path with that at its last point.
@@ -88,9 +88,9 @@ class ExampleGradients:
         products, squares, last = list[Tensor](), list[Tensor](), list[Tensor]()
         passes = (self.of(some, target.expand(len(some), -1)) for some in torch.split(path.flip(0), self._at_once))
         for rows in itertools.chain(passes, [start] if start else []):
-            last = last or [one[0] for one in rows]
-            products.append(torch.stack([one @ end for one, end in zip(rows, last, strict=True)], 1).double())
-            squares.append(torch.stack([torch.linalg.vector_norm(one, dim=1).square() for one in rows], 1).double())
+            last = last or [row[0] for row in rows]
+            products.append(torch.stack([row @ end for row, end in zip(rows, last, strict=True)], 1).double())
+            squares.append(torch.stack([torch.linalg.vector_norm(row, dim=1).square() for row in rows], 1).double())
         dots, norms = torch.cat(products)[1:].flip(0), torch.cat(squares)
         return _cosine(dots, norms[1:].flip(0), norms[:1]).mean(1)
 
@@ -124,11 +124,11 @@ def similarity_curves(
     share = (
         torch.arange(bool(starts), steps + 1, device=protected.device, dtype=protected.dtype).view(-1, 1, 1, 1) / steps
     )
-    found = [
-        gradients.along(torch.lerp(start, end, share), target, [one[at : at + 1] for one in starts])
+    curves = [
+        gradients.along(torch.lerp(start, end, share), target, [gradient[at : at + 1] for gradient in starts])
         for at, (start, end, target) in enumerate(zip(noise, protected, targets, strict=True))
     ]
-    return torch.stack(found)
+    return torch.stack(curves)
 
 
 def privacy_score(curves: Tensor) -> Tensor:

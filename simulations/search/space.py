@@ -39,8 +39,8 @@ def effective(index: int, channels: int) -> int | None:
 
 def effect(policy: Policy, channels: int) -> Policy:
     """The effective transforms of a policy, by the first of each kind. Policies of the same effect are one candidate."""
-    found = (effective(index, channels) for index in policy)
-    return tuple(index for index in found if index is not None)
+    indices = (effective(index, channels) for index in policy)
+    return tuple(index for index in indices if index is not None)
 
 
 def sample(generator: torch.Generator, channels: int) -> Iterator[Policy]:
@@ -75,10 +75,10 @@ def disjoint(policies: Sequence[Policy], count: int, channels: int) -> tuple[Pol
 
 def random_hybrid(generator: torch.Generator, channels: int, lengths: Sequence[int]) -> tuple[Policy, ...]:
     """Draw policies of these lengths that share nothing; fewer where none is left."""
-    found: tuple[Policy, ...] = ()
+    hybrid: tuple[Policy, ...] = ()
     for policy in sample(generator, channels):
-        if len(found) == len(lengths):
+        if len(hybrid) == len(lengths):
             break
-        if len(policy) == lengths[len(found)]:
-            found = disjoint([*found, policy], len(lengths), channels)
-    return found
+        if len(policy) == lengths[len(hybrid)]:
+            hybrid = disjoint([*hybrid, policy], len(lengths), channels)
+    return hybrid

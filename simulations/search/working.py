@@ -93,25 +93,25 @@ def _search(
 
 def _conclude(console: Terminal, search: PolicySearch, result: Mapping[str, Any], *, as_json: bool) -> None:
     """Prints what was found, and what to do with it; ends the command where it is less than was asked for."""
-    found, wanted = len(result["scores"]), result["wanted"]
-    if found:
-        rows = [[one["policy"], *(f"{one[key]:.4f}" for key in ("privacy", "accuracy"))] for one in result["scores"]]
+    count, wanted = len(result["scores"]), result["wanted"]
+    if count:
+        rows = [[kept["policy"], *(f"{kept[key]:.4f}" for key in ("privacy", "accuracy"))] for kept in result["scores"]]
         console.print(table(["policy"], ["S_pri", "S_acc"], rows))
         for policy in parse_policies(result["policies"]):
             steps = (f"{LIBRARY[index].name} {LIBRARY[index].level}" for index in policy)
             console.say(f"{text_of([policy])}: {', then '.join(steps)}")
     of = f"of {result['scored']} scored candidates, of which {result['passed']} passed"
-    console.say(f"{found} {'policy' if found == 1 else 'policies'} {of}: {result['policies'] or 'none'}")
+    console.say(f"{count} {'policy' if count == 1 else 'policies'} {of}: {result['policies'] or 'none'}")
     console.say(f"policies: {search.result_path}")
-    if found:
+    if count:
         console.say(f'defence:  ATS(policies="{search.result_path}")')
         console.say(f"attack:   {_command(search.search, result)}")
     if as_json:
         about = {key: result[key] for key in KEYS}
         print_json({"directory": str(search.path), "file": str(search.result_path), **about})
-    if found < wanted:
+    if count < wanted:
         least = f"lower accuracy-threshold (it is {result['accuracy_threshold']:.4f}), or score more candidates"
-        errors.say(f"{found} of {wanted} policies passed: {least}")
+        errors.say(f"{count} of {wanted} policies passed: {least}")
         raise typer.Exit(EXIT_TOO_FEW)
 
 

@@ -81,7 +81,7 @@ def read_known(kind: type[T], values: Mapping[str, Any], listed: str) -> T:
 
 def nearest(name: str, known: Collection[str]) -> list[str]:
     """At most ``NEAREST`` similar names, best first: those whose words begin with its letters, then similar spellings."""
-    word, folded = name.casefold(), {one.casefold(): one for one in known}
-    short = [one for one in known if len(word) > 1 and "".join(part[:1] for part in one.split("-")) == word]
-    close = [folded[one] for one in difflib.get_close_matches(word, folded, n=NEAREST, cutoff=LIKENESS)]
+    word, folded = name.casefold(), {other.casefold(): other for other in known}
+    short = [other for other in known if len(word) > 1 and "".join(part[:1] for part in other.split("-")) == word]
+    close = [folded[match] for match in difflib.get_close_matches(word, folded, n=NEAREST, cutoff=LIKENESS)]
     return list(dict.fromkeys([*short, *close]))[:NEAREST]

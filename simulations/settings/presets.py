@@ -25,7 +25,7 @@ def of_size(size: str) -> list[str]:
 
 def described() -> list[tuple[str, ...]]:
     """Name, subject, cost, needs and other size of each preset; the recommended first one leads."""
-    found, larger = list[tuple[str, ...]](), of_size("paper")
+    rows, larger = list[tuple[str, ...]](), of_size("paper")
     for name, path in sorted(presets().items(), key=lambda item: item[0] != START):
         costs, needs, more = description(path, "Costs"), description(path, "Needs"), description(path, "Needs", "paper")
         lines = [
@@ -36,22 +36,22 @@ def described() -> list[tuple[str, ...]]:
             "Also at the paper's size: --size paper." if name in larger else "",
             f"Needs at that size: {more}" if more else "",
         ]
-        found.append((name, *filter(None, lines)))
-    return found
+        rows.append((name, *filter(None, lines)))
+    return rows
 
 
 def description(path: Path, entry: str = "Shows", size: str = "") -> str:
     """The first sentence after an entry in the comments of a configuration, or of its table of a size; "" without one."""
-    whole, found = path.read_text(encoding="utf-8"), list[str]()
+    whole, pieces = path.read_text(encoding="utf-8"), list[str]()
     part = whole.partition(f"\n[{size}]\n")[2] if size else whole.partition("\n[")[0]
     for line in part.splitlines():
         if line.startswith(f"# {entry}: "):
-            found.append(line.removeprefix(f"# {entry}: "))
-        elif found:
+            pieces.append(line.removeprefix(f"# {entry}: "))
+        elif pieces:
             if not line.startswith("#  "):  # the next entry, or the end of the comments
                 break
-            found.append(line.removeprefix("#"))
-    text = " ".join(" ".join(found).split())
+            pieces.append(line.removeprefix("#"))
+    text = " ".join(" ".join(pieces).split())
     first = re.split(r"(?<=\.)\s(?=[A-Z])", text, maxsplit=1)[0]
     return first if "." in first.split(" ")[0] else first[:1].upper() + first[1:]  # names of files stay as they are
 

@@ -62,9 +62,9 @@ class WholeModelSettings(CommonSettings):
 
 def milestones_of(text: str, rounds: int) -> tuple[int, ...]:
     """Rounds in a text such as ``learning-rate-milestones``, ascending; ``ConfigError`` for a word that is no round."""
-    found = {_milestone(word.strip(), rounds) for word in text.split(",") if word.strip()}
+    milestones = {_milestone(word.strip(), rounds) for word in text.split(",") if word.strip()}
     # A share of few rounds may be all of them, or none; two shares may be the same round.
-    return tuple(sorted(at for at in found if 0 < at < rounds))
+    return tuple(sorted(at for at in milestones if 0 < at < rounds))
 
 
 def _milestone(word: str, rounds: int) -> int:

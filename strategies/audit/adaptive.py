@@ -30,24 +30,24 @@ def adaptive_attacks(
     names = pipeline.adaptive_attacks
     controls = not pipeline.defenses
     if controls:
-        names = tuple(dict.fromkeys(name for one in pipelines for name in one.adaptive_attacks))
+        names = tuple(dict.fromkeys(name for each in pipelines for name in each.adaptive_attacks))
     starts = [attack for attack in chosen if attack.profile.begins_chains][: None if in_turn else 1]
-    found: list[AnyAttack] = []
-    if any(one.defenses for one in pipelines):
-        found += [attack.aware() for attack in chosen if attack.aware() not in chosen]
+    added: list[AnyAttack] = []
+    if any(each.defenses for each in pipelines):
+        added += [attack.aware() for attack in chosen if attack.aware() not in chosen]
     for name in names:
         attack = ATTACKS[name]()
         if (
             not (kind.meant(attack) or (in_turn and isinstance(attack, Refinement)))
             or not reads(attack, tables)
-            or (type(attack), attack.knows_defenses) in [(type(one), one.knows_defenses) for one in [*chosen, *found]]
+            or (type(attack), attack.knows_defenses) in [(type(old), old.knows_defenses) for old in [*chosen, *added]]
         ):
             continue
         if not isinstance(attack, Refinement):
-            found.append(attack)
+            added.append(attack)
         elif not controls:
-            found += [Chain((start, attack)) for start in starts]
-    return found
+            added += [Chain((start, attack)) for start in starts]
+    return added
 
 
 def adaptive_names(pipeline: Pipeline, kinds: Sequence[Kind], tables: bool = False) -> list[str]:

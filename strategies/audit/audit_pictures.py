@@ -63,11 +63,11 @@ class AuditPictures:
             if partition not in replies:
                 continue
             scores_alone = scores_of(replies[partition]).get(ALONE, {})
-            found = {key: scores_alone.get(name, []) for key, name in PICTURED.items()}
-            found["recognisable"] = recognisable(scores_alone) or []
+            shown = {key: scores_alone.get(name, []) for key, name in PICTURED.items()}
+            shown["recognisable"] = recognisable(scores_alone) or []
             # Of more guesses than images, only the client knows which ones it scored: these keep their order.
             number = sum(len(guess.images) for _, guess in theirs)
-            each = {key: iter(values) for key, values in found.items() if len(values) == number}
+            each = {key: iter(values) for key, values in shown.items() if len(values) == number}
             places = scores_alone.get(PLACE.of(), [])
             numbers = map(int, places if len(places) == number else ())
             role = attack_card(job, outcome.attack).role

@@ -24,9 +24,9 @@ MOST_PICTURES = 1024
 """Of one kind and target; a report shows a few."""
 _BESIDE = (FLAT_PSNR.of(), IDENTIFIED_CHANCE.of(), PLACE.of())
 _EXPECTED = {
-    "images": (*(one.of("original") for one in (*MEASURED, IDENTIFIED)), *_BESIDE),
+    "images": (*(metric.of("original") for metric in (*MEASURED, IDENTIFIED)), *_BESIDE),
     "membership": (MEMBER_SCORE.of(), OTHER_SCORE.of()),
-    **{one.name: (ScoreName(*one.decides),) for one in (ATTRIBUTES, CELLS, LABELS)},
+    **{kind.name: (ScoreName(*kind.decides),) for kind in (ATTRIBUTES, CELLS, LABELS)},
 }
 """Kind of guesses -> scores that all of them have."""
 _PICTURE = re.compile(r"(original|protected)-(\d{1,4})-(\d{1,10})")
@@ -49,13 +49,13 @@ def fault_in_scores(
     if not isinstance(reply.content.get("metrics"), MetricRecord):
         return "the answer has no 'metrics'"
     try:
-        found = scores_of(reply)
+        by_guess = scores_of(reply)
     except ValueError as error:
         return f"metrics: {error}"
     most = {MEMBER_SCORE.name: dealt[0], OTHER_SCORE.name: dealt[1]}
     faults = (
         _fault_in_score(guess, name, scores, guessed, most.get(name.metric, guesses))
-        for guess, scores in found.items()
+        for guess, scores in by_guess.items()
         for name in scores
     )
     steps = task.plan.local_steps
@@ -65,7 +65,7 @@ def fault_in_scores(
         f"metrics: {'/'.join(name)} has too few values, expected {number:g}"
         for name in (_EXPECTED.get(guessed, ()) if guesses and targets else ())
         for number in [least.get(name, min(guesses, *filter(None, dealt))) if known else 1]
-        if len(found.get(ALONE, {}).get(name, [])) < number
+        if len(by_guess.get(ALONE, {}).get(name, [])) < number
     )
     return next(filter(None, faults), "") or _fault_in_pictures(reply, task) or next(short, "")
 
@@ -99,15 +99,15 @@ def _fault_in_score(guess: GuessName, name: ScoreName, scores: Scores, guessed: 
 
 def _fault_in_pictures(reply: Message, task: Task) -> str:
     shape, targets = task.plan.data_card().input_shape, task.plan.probe_targets
-    found = tensors_of(reply, "pictures")
-    for name, image in found.items():
+    pictures = tensors_of(reply, "pictures")
+    for name, image in pictures.items():
         named = _PICTURE.fullmatch(name)
         if not named or int(named[2]) >= targets:
             return f"pictures: {shortened(name)} is none of the {targets} targets"
         if not image.is_floating_point() or image.shape != shape:
             return f"pictures: {name} is {image.dtype}{tuple(image.shape)}, expected an image {shape}"
     most = 2 * targets * MOST_PICTURES
-    return f"pictures: {len(found)} came, expected at most {most}" if len(found) > most else ""
+    return f"pictures: {len(pictures)} came, expected at most {most}" if len(pictures) > most else ""
 
 
 def scores_of(reply: Message) -> dict[GuessName, Scores]:
@@ -116,11 +116,11 @@ def scores_of(reply: Message) -> dict[GuessName, Scores]:
     Raises:
         ValueError: When a name is none of a score.
     """
-    found: dict[GuessName, Scores] = defaultdict(dict)
+    by_guess: dict[GuessName, Scores] = defaultdict(dict)
     for text, values in values_of(reply, "metrics").items():
         try:
             guess, name = names_of(text)
         except ValueError:
             raise ValueError(f"{shortened(text)} is the name of no score") from None
-        found[guess][name] = values
-    return found
+        by_guess[guess][name] = values
+    return by_guess

@@ -103,7 +103,7 @@ class Auditor:
             round=task.round,
             model_accuracy=None if accuracy is None or task.plan.defenses.keeps_statistics else round(accuracy, 4),
             num_classes=task.plan.data_card().num_classes,
-            images=max(one.num_examples for one in seen),
+            images=max(view.num_examples for view in seen),
             auxiliary_data="none",
             randomness=self.randomness,
         ).but(neighbours=task.plan.defenses.neighbours or None, **facts)
@@ -117,8 +117,8 @@ class Auditor:
             The partitions that do not refuse to score guesses: attacks on the others' messages would find no judge.
         """
         most = Counter[int]()
-        for one in seen:
-            most.update(dict.fromkeys(one.judges, max(1, one.num_examples)))
+        for view in seen:
+            most.update(dict.fromkeys(view.judges, max(1, view.num_examples)))
         partitions = sorted(most)
         replies = self._ask(task, kind, BASELINES, dict.fromkeys(partitions, RecordDict()), most, images)
         by_guess = _gather(replies)
@@ -142,19 +142,19 @@ class Auditor:
         A candidate has for each partition a guess about each of the client's observations, in order of target. Returns the
         partitions that do not refuse to score guesses.
         """
-        found, refused = list[dict[int, Scores]](), set[int]()
+        scored, refused = list[dict[int, Scores]](), set[int]()
         for guesses in candidates:
             records: dict[int, RecordDict] = {}
             for partition, theirs in guesses.items():
-                parts = (guess_tensors(one, target, None) for target, one in enumerate(theirs))
+                parts = (guess_tensors(guess, target, None) for target, guess in enumerate(theirs))
                 merged = {key: tensor for part in parts for key, tensor in part.items()}
                 records[partition] = RecordDict({"guesses": to_record(merged)})
             first = next(iter(guesses.values()))
             most = {partition: sum(map(_images_of, theirs)) for partition, theirs in guesses.items()}
             replies = self._ask(task, kind, kind_of_guess(first[0]), records, most, len(first))
-            found.append(_gather(replies).get(ALONE, {}))
+            scored.append(_gather(replies).get(ALONE, {}))
             refused.update(replies.refused)
-        best = max(found, key=lambda scores: sum(map(sum, joined(scores.values()).values())))
+        best = max(scored, key=lambda scores: sum(map(sum, joined(scores.values()).values())))
         self._rows(task, GuessName(Role.NULL_BASELINE, name), card, best)
         return [partition for partition in candidates[0] if partition not in refused]
 
@@ -178,16 +178,16 @@ class Auditor:
         guesses: dict[int, list[tuple[int, Any]]] = defaultdict(list)
         records: dict[int, Tensors] = defaultdict(dict)
         most = Counter[int]()
-        for at, (one, guess) in enumerate(zip(seen, outcome.guesses, strict=True)):
+        for at, (view, guess) in enumerate(zip(seen, outcome.guesses, strict=True)):
             recognised = outcome.recognised[at] if outcome.recognised else None
-            for judge in one.judges:
-                guesses[judge].append((one.target, guess))
-                most[judge] += one.scored(_images_of(guess)) // len(one.judges)
-                records[judge] |= guess_tensors(guess, one.target, recognised)
+            for judge in view.judges:
+                guesses[judge].append((view.target, guess))
+                most[judge] += view.scored(_images_of(guess)) // len(view.judges)
+                records[judge] |= guess_tensors(guess, view.target, recognised)
         guessed = kind_of_guess(outcome.guesses[0])
         shared = {"oracle": to_record(outcome.oracle)} if outcome.oracle else {}
         contents = {p: RecordDict({"guesses": to_record(theirs), **shared}) for p, theirs in records.items()}
-        targets = len({one.target for one in seen})
+        targets = len({each.target for each in seen})
         replies = self._ask(job.task, job.kind, guessed, contents, most, targets)
         failed = [guess for guess in outcome.guesses if guess.failure]
         card = card.but(attack_failures=tuple(sorted({guess.failure for guess in failed})))
@@ -198,7 +198,7 @@ class Auditor:
             lost = sum(most[partition] for partition in replies.failed)
             self._rows(job.task, _guess(outcome, card), card, scores, outcome=outcome, seen=seen, unscored=lost)
         self._diagnostics(job.task, outcome, card)
-        few = not job.kind.pooled and max(one.num_examples for one in seen) <= MOST_SHARED
+        few = not job.kind.pooled and max(each.num_examples for each in seen) <= MOST_SHARED
         shown = job.kind.chosen or few or self.shows_training or guessed == "representatives"
         if guessed in ("images", "representatives") and self.share_images and shown:
             self.pictures.keep_guesses(job, outcome, guesses, replies)
@@ -218,13 +218,13 @@ class Auditor:
         ``failures`` of a row counts tests that failed, and records whose score is NaN.
         """
         common: dict[str, Any] = {"attack": repr(outcome.attack), **outcome.cost}
-        found = rows_of_clients(membership_rows, scores, card)
-        for columns in found:
+        rows = rows_of_clients(membership_rows, scores, card)
+        for columns in rows:
             columns["failures"] += failures
             self.recorder.row(task, **columns, **common)
-        if not found:
+        if not rows:
             every = joined(scores.values())
-            members, others = (len(every.get(one.of(), [])) for one in (MEMBER_SCORE, OTHER_SCORE))
+            members, others = (len(every.get(metric.of(), [])) for metric in (MEMBER_SCORE, OTHER_SCORE))
             unscored = sorted((replies.failed | replies.refused).items())
             named = [f"client {partition}: {reason}" for partition, reason in unscored[:1] if not replies]
             self.recorder.row(
@@ -301,8 +301,8 @@ def _failed_values(guesses: Sequence[Any], seen: Sequence[Seen], n: int) -> int:
     """How many of n values failures gave: some metrics have one value for a guess, others one for each of its images."""
     if n <= len(guesses):
         return sum(map(found_nothing, guesses))
-    failed = [(guess, one) for guess, one in zip(guesses, seen, strict=True) if guess.failure]
-    return sum(max(0, one.scored(_images_of(guess)) - getattr(guess, "found", 0)) for guess, one in failed)
+    failed = [(guess, view) for guess, view in zip(guesses, seen, strict=True) if guess.failure]
+    return sum(max(0, view.scored(_images_of(guess)) - getattr(guess, "found", 0)) for guess, view in failed)
 
 
 _ONE_EACH: dict[type, str] = {Labels: "classes", Attributes: "logits", Cells: "categories"}
@@ -320,8 +320,8 @@ def _guess(outcome: Outcome, card: ThreatCard) -> GuessName:
 
 
 def _gather(replies: Mapping[int, Message]) -> dict[GuessName, dict[int, Scores]]:
-    found: dict[GuessName, dict[int, Scores]] = defaultdict(dict)
+    by_guess: dict[GuessName, dict[int, Scores]] = defaultdict(dict)
     for partition, reply in replies.items():
         for guess, scores in scores_of(reply).items():
-            found[guess][partition] = scores
-    return dict(found)
+            by_guess[guess][partition] = scores
+    return dict(by_guess)

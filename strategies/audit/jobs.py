@@ -64,8 +64,8 @@ class AttackJob:
         """Places of observations, the first ones of each client, that hold enough images for a positive control."""
         seen = self.observed.seen
         count = max(LEAST_MESSAGES, math.ceil(LEAST_IMAGES / max(1, seen[0].num_examples)))
-        each = math.ceil(count / len({one.partition for one in seen}))
-        return tuple(place for place, one in enumerate(seen) if one.target < each)
+        each = math.ceil(count / len({view.partition for view in seen}))
+        return tuple(place for place, view in enumerate(seen) if view.target < each)
 
     def part(self, places: Sequence[int]) -> AttackJob:
         """The job on some of its observations."""
@@ -81,7 +81,7 @@ class AttackJob:
             "card": self.card.to_json(),
             "needless": self.needless,
         }
-        text = json.dumps(about | {"rounds": [one.about() for one in rounds]})
+        text = json.dumps(about | {"rounds": [each.about() for each in rounds]})
         # safetensors refuses tensors that share memory, as the global weights of two jobs' rounds may.
         copies = {name: tensor.clone() for name, tensor in tensors.items()}
         save_tensors(directory / f"{self.name}.safetensors", copies, {"job": text})
@@ -92,7 +92,7 @@ class AttackJob:
         tensors, metadata = load_tensors(path)
         about = json.loads(metadata["job"])
         kind = kind_of(about["kind"])
-        rounds = [Observed.of(one, part_of(tensors, f"{at}/"), kind.seen) for at, one in enumerate(about["rounds"])]
+        rounds = [Observed.of(entry, part_of(tensors, f"{at}/"), kind.seen) for at, entry in enumerate(about["rounds"])]
         attacks = tuple(parse_attacks("; ".join(about["attacks"])))
         card = ThreatCard.from_json(about["card"])
         return cls(path.stem, attacks, kind, rounds[0], card, tuple(rounds[1:]), Needless(about["needless"]))
@@ -179,8 +179,8 @@ def attack_card(job: AttackJob, attack: AnyAttack) -> ThreatCard:
     card = job.card.but(**attack.card() | {"upper_bound": bounds, "threat_class": attack.threat_class or None})
     # Running averages that a step in train mode moved give the statistics of its batch.
     sent = card.batch_norm_statistics not in ("", "none", KEPT_STATISTICS) and card.mode == "train"
-    matches = (getattr(one, "matches_statistics", None) for one in stages_of(attack))
-    if sent and any(one and one(card.local_steps or 1) for one in matches):
+    matches = (getattr(stage, "matches_statistics", None) for stage in stages_of(attack))
+    if sent and any(matcher and matcher(card.local_steps or 1) for matcher in matches):
         card = card.but(batch_norm_statistics=f"{card.batch_norm_statistics}; matched by the attack")
     card = card.but(knows_defenses=attack.knows_defenses)
     if not attack.needs_auxiliary:

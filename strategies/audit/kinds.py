@@ -56,13 +56,13 @@ class Seen:
 
     def tensors(self) -> Tensors:
         """The observation's tensors under flat names: FIELD, or FIELD/NAME for tensors by name."""
-        found: Tensors = {}
+        flat: Tensors = {}
         for name, value in vars(self).items():
             if isinstance(value, Tensor):
-                found[name] = value
+                flat[name] = value
             elif isinstance(value, Mapping):
-                found |= under(f"{name}/", value)
-        return found
+                flat |= under(f"{name}/", value)
+        return flat
 
     def plain(self) -> dict[str, Any]:
         """Fields that are neither tensors nor missing, for JSON."""
@@ -88,10 +88,10 @@ class Observed:
 
     def tensors(self) -> Tensors:
         """All tensors under flat names, for a file."""
-        found = under("weights/", self.weights)
+        flat = under("weights/", self.weights)
         for at, seen in enumerate(self.seen):
-            found |= under(f"seen-{at}/", seen.tensors())
-        return found
+            flat |= under(f"seen-{at}/", seen.tensors())
+        return flat
 
     def about(self) -> dict[str, Any]:
         """All fields that are not tensors, for JSON."""
@@ -100,8 +100,8 @@ class Observed:
     @classmethod
     def of(cls, about: Mapping[str, Any], tensors: Tensors, seen: type[Seen]) -> Observed:
         """Rebuild observations of the type ``seen`` from ``about`` and ``tensors``."""
-        found = [seen.of(plain, part_of(tensors, f"seen-{at}/")) for at, plain in enumerate(about["seen"])]
-        return cls(read_task(about["task"]), part_of(tensors, "weights/"), found)
+        views = [seen.of(plain, part_of(tensors, f"seen-{at}/")) for at, plain in enumerate(about["seen"])]
+        return cls(read_task(about["task"]), part_of(tensors, "weights/"), views)
 
     def model(self) -> nn.Module:
         """The global model, where it is a whole one."""
@@ -232,17 +232,17 @@ class Kind:
             SpecError: Naming what is unknown or not allowed.
             AttackError: When one of them attacks something else.
         """
-        found = parse_attacks(text, self.start)
-        if twice := next((one for at, one in enumerate(found) if one in found[:at]), None):
+        attacks = parse_attacks(text, self.start)
+        if twice := next((attack for at, attack in enumerate(attacks) if attack in attacks[:at]), None):
             raise AttackError(f"{twice} is given twice; allowed: each attack once")
         together = {self, *(kind for kind in beside if kind.setting == self.setting)}
-        if wrong := [attack for attack in found if not any(kind.suits(attack) for kind in together)]:
+        if wrong := [attack for attack in attacks if not any(kind.suits(attack) for kind in together)]:
             fitting = sorted(name for name, cls in ATTACKS.items() if any(kind.meant(cls()) for kind in together))
             other = next((kind for kind in (*beside, *kinds().values()) if kind.meant(stages_of(wrong[0])[0])), None)
             see = f" (see {other.setting})" if other and other in beside else ""
             where = f" but {other.plural}{see}" if other and other is not self else ""
             raise AttackError(f"{wrong[0]} does not attack {self.plural}{where}; these do: {', '.join(fitting)}")
-        return [attack for attack in found if self.suits(attack)]
+        return [attack for attack in attacks if self.suits(attack)]
 
 
 @functools.cache
@@ -262,11 +262,11 @@ def kind_of(name: str) -> Kind:
 
 def digest(tensors: Tensors) -> str:
     """Digest of tensors by name: 32 hexadecimal digits of their names and values."""
-    found = hashlib.blake2b(digest_size=16)
+    hashed = hashlib.blake2b(digest_size=16)
     for name in sorted(tensors):
-        found.update(name.encode())
-        found.update(np.ascontiguousarray(tensors[name].cpu().numpy()).tobytes())
-    return found.hexdigest()
+        hashed.update(name.encode())
+        hashed.update(np.ascontiguousarray(tensors[name].cpu().numpy()).tobytes())
+    return hashed.hexdigest()
 
 
 def untrainable(plural: str, _: Batch, __: int) -> nn.Module:

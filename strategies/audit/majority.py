@@ -39,7 +39,7 @@ def attack_judged(
     """
     judged_by = _majority_judges if kind.of_attributes else Auditor.baselines
     judges = judged_by(auditor, task, kind, seen, card)
-    if seen := [one for one in seen if one.partition in judges]:
+    if seen := [view for view in seen if view.partition in judges]:
         name = f"{label}-r{task.round:04d}-{kind.name}"
         auditor.submit_groups(name, groups, kind, Observed(task, weights, seen), card)
 
@@ -49,8 +49,8 @@ def _majority_judges(auditor: Auditor, task: Task, kind: Kind, seen: Sequence[Se
     values = Auxiliary(task.plan).sensitive()
     assert values is not None  # or there would be no attacks on it
     counts: dict[int, list[int]] = defaultdict(list)
-    for one in sorted(seen, key=lambda one: (one.partition, one.target)):
-        counts[one.partition].append(one.num_examples)
+    for view in sorted(seen, key=lambda each: (each.partition, each.target)):
+        counts[view.partition].append(view.num_examples)
     candidates = []
     for answer in F.one_hot(torch.arange(int(values.max()) + 1)).float():
         candidates.append({p: [Attributes(answer.repeat(count, 1)) for count in of] for p, of in counts.items()})

@@ -93,7 +93,7 @@ class _RayActors:
         if job.learned_stages:
             # What one actor learned about a pipeline the next would have to learn again.
             learned = [(job.task.plan.pipeline, stage) for stage in job.learned_stages]
-            at = next((self._learned[one] for one in learned if one in self._learned), at)
+            at = next((self._learned[key] for key in learned if key in self._learned), at)
             self._learned |= dict.fromkeys(learned, at)
         handle = self._actors[at].run.remote(job)
         self._queues[at].add(handle)

@@ -65,8 +65,8 @@ def score_rows(scores: Scores, card: ThreatCard) -> Iterator[Scored]:
 def _verdict_rows(scores: Scores, card: ThreatCard) -> Iterator[Scored]:
     chance, fit = common_chance(scores[IDENTIFIED_CHANCE.of()])
     facts = card.but(chance=chance)
-    found = {IDENTIFIED: scores[JUDGED[0]], RECOGNISABLE: recognisable(scores)}
-    hits = {one: [hit * fits for hit, fits in zip(of, fit, strict=True)] for one, of in found.items() if of is not None}
+    marks = {IDENTIFIED: scores[JUDGED[0]], RECOGNISABLE: recognisable(scores)}
+    hits = {key: [hit * fits for hit, fits in zip(of, fit, strict=True)] for key, of in marks.items() if of is not None}
     psnr, structure = (scores.get(name, []) for name in (JUDGED[1], JUDGED[3]))
     best = max(
         (at for at, hit in enumerate(hits.get(RECOGNISABLE, [])) if hit), key=structure.__getitem__, default=None
@@ -87,10 +87,10 @@ def _verdict_rows(scores: Scores, card: ThreatCard) -> Iterator[Scored]:
 
 def recognisable(scores: Scores) -> list[float] | None:
     """1 for each guess of a recognisable image, else 0; None where scores that decide are missing."""
-    found = [scores.get(name, []) for name in JUDGED]
-    if len({*map(len, found)}) > 1:
+    columns = [scores.get(name, []) for name in JUDGED]
+    if len({*map(len, columns)}) > 1:
         return None
-    return [float(is_recognisable(*one)) for one in zip(*found, strict=True)]
+    return [float(is_recognisable(*row)) for row in zip(*columns, strict=True)]
 
 
 MOST_LEFT_OUT = 32
@@ -109,11 +109,11 @@ _BEHIND = (*_VERDICTS, *JUDGED, IDENTIFIED_CHANCE.of())
 
 def joined(scores: Iterable[Scores]) -> Scores:
     """Scores of several clients in their order."""
-    found: Scores = defaultdict(list)
-    for one in scores:
-        for name, values in one.items():
-            found[name].extend(values)
-    return dict(found)
+    pooled: Scores = defaultdict(list)
+    for own in scores:
+        for name, values in own.items():
+            pooled[name].extend(values)
+    return dict(pooled)
 
 
 def _by_place(scores: Scores) -> Scores:
@@ -132,9 +132,9 @@ def rows_of_clients(rows_of: RowsOf, scores: Mapping[int, Scores], card: ThreatC
     """
     scores = {client: _by_place(scores[client]) for client in sorted(scores)}
     whole = joined(scores.values())
-    found = list(rows_of(whole, card))
+    rows = list(rows_of(whole, card))
     places = [[client, int(place)] for client, of in scores.items() for place in of.get(PLACE.of(), [])]
-    for columns in found:
+    for columns in rows:
         if len(columns.get("each", "-")) == len(places):
             columns["each_of"] = places
         if metric_of(columns["metric"]).family:
@@ -142,15 +142,15 @@ def rows_of_clients(rows_of: RowsOf, scores: Mapping[int, Scores], card: ThreatC
             if unscored:
                 columns["unscored"] = unscored
     if 1 < len(scores) <= MOST_LEFT_OUT:
-        _add_without(found, rows_of, scores, card)
-    return found
+        _add_without(rows, rows_of, scores, card)
+    return rows
 
 
-def _add_without(found: Iterable[Scored], rows_of: RowsOf, scores: Mapping[int, Scores], card: ThreatCard) -> None:
+def _add_without(rows: Iterable[Scored], rows_of: RowsOf, scores: Mapping[int, Scores], card: ThreatCard) -> None:
     """Add ``without_client``: in the place of a client stand the others' values, repeated, so that as many images are scored."""
-    deciding = {of: columns for columns in found if (of := (columns["metric"], columns["reference"])) in _VERDICTS}
+    deciding = {of: columns for columns in rows if (of := (columns["metric"], columns["reference"])) in _VERDICTS}
     for client in scores if deciding else ():
-        others = joined(of for one, of in scores.items() if one != client)
+        others = joined(of for partition, of in scores.items() if partition != client)
         filled = {
             name: [values[at * len(values) // n] for at in range(n) if values]
             for name, values in others.items()
@@ -175,14 +175,14 @@ def membership_rows(scores: Scores, card: ThreatCard) -> Iterator[Scored]:
     A record whose score is NaN is a failed trial. All of them have the lowest score, as an attack that sees NaN must treat members
     and non-members alike; "failures" counts them. No rows where either kind has no score, or NaN alone.
     """
-    members, others = (torch.tensor(scores.get(one.of(), [])) for one in (MEMBER_SCORE, OTHER_SCORE))
+    members, others = (torch.tensor(scores.get(score.of(), [])) for score in (MEMBER_SCORE, OTHER_SCORE))
     failed = members.isnan(), others.isnan()
     if failed[0].all() or failed[1].all():
         return
     members, others = (
         scores.nan_to_num(nan=-math.inf, posinf=math.inf, neginf=-math.inf) for scores in (members, others)
     )
-    lost, n = sum(int(one.sum()) for one in failed), len(members) + len(others)
+    lost, n = sum(int(mask.sum()) for mask in failed), len(members) + len(others)
     counts = card.but(members=len(members), others=len(others))
     if lost:
         why = f"{lost} of {n} records have the score NaN; each counts as the lowest score"
@@ -191,10 +191,10 @@ def membership_rows(scores: Scores, card: ThreatCard) -> Iterator[Scored]:
     points = [[round(float(x), 4), round(float(y), 4)] for x, y in zip(fpr, tpr, strict=True)]
     few = sum(rate <= FEW_FALSE for rate, _ in points)
     thinned = points[: few : max(1, few // 100)] + points[few :: max(1, len(points) // 100)]
-    found = {MEMBERSHIP_AUC: (auc(members, others), *auc_interval(members, others))}
+    estimates = {MEMBERSHIP_AUC: (auc(members, others), *auc_interval(members, others))}
     rates = {MEMBERSHIP_TPR: 0.01} | ({MEMBERSHIP_LOW_TPR: LOW_RATE} if len(others) * LOW_RATE >= 1 else {})
-    found |= {metric: tpr_at_fpr(members, others, false) for metric, false in rates.items()}
-    for metric, (value, low, high) in found.items():
+    estimates |= {metric: tpr_at_fpr(members, others, false) for metric, false in rates.items()}
+    for metric, (value, low, high) in estimates.items():
         columns: Scored = {"metric": metric.name, "reference": "", "value": value, "ci_low": low, "ci_high": high}
         if metric is MEMBERSHIP_AUC:
             columns["roc"] = [*thinned, points[-1]]
@@ -215,8 +215,8 @@ def share_and_interval(values: Sequence[float]) -> Estimated:
     return _columns(binomial_interval(round(sum(values)), len(values)), len(values))
 
 
-def _columns(found: Estimate, n: int) -> Estimated:
-    return {"value": found.value, "n": n, "ci_low": found.low, "ci_high": found.high}
+def _columns(estimate: Estimate, n: int) -> Estimated:
+    return {"value": estimate.value, "n": n, "ci_low": estimate.low, "ci_high": estimate.high}
 
 
 def batches_and_interval(values: Sequence[float]) -> Estimated:

@@ -166,7 +166,7 @@ class ThreatCard:
         try:
             return replace(_READER.validate_python(known), more={n: v for n, v in data.items() if n not in known})
         except ValidationError as error:
-            odd = {str(one["loc"][0]) for one in error.errors(include_url=False)}
+            odd = {str(detail["loc"][0]) for detail in error.errors(include_url=False)}
         card = cls.from_json({name: value for name, value in data.items() if name not in odd})
         return replace(card, more={**card.more, **{name: data[name] for name in odd if data[name] is not None}})
 
@@ -183,10 +183,10 @@ def strength(task: Task, requested: int | None) -> dict[str, Any]:
     ``requested``: the observation is an update of so many steps that the server requested, not one of training (None).
     """
     # A withheld average is withheld in every update alike.
-    found = {one.per for one in task.plan.defenses.update_defenses if not one.keeps_statistics}
-    if not found:
+    units = {defense.per for defense in task.plan.defenses.update_defenses if not defense.keeps_statistics}
+    if not units:
         return {}
-    if "update" not in found:
+    if "update" not in units:
         return {"defense_strength": Strength.STEP}
     if requested in (None, task.plan.local_steps):
         return {"defense_strength": Strength.UPDATE}

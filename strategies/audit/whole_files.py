@@ -56,19 +56,19 @@ def load_tensors(path: Path) -> tuple[Tensors, dict[str, str]]:
         metadata = dict(file.metadata() or {})
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
     kept = metadata.pop(DIGEST, "no digest")
-    if kept != (found := _digest(path, tensors, metadata)):
-        raise ValueError(f"its digest is {found}, and {kept} was written")
+    if kept != (digest := _digest(path, tensors, metadata)):
+        raise ValueError(f"its digest is {digest}, and {kept} was written")
     return tensors, metadata
 
 
 def _digest(path: Path, tensors: Tensors, metadata: Mapping[str, str]) -> str:
     """32 hexadecimal digits of all that a file holds; of its name, too: a file in the place of another is damage."""
-    found = hashlib.blake2b(
+    digest = hashlib.blake2b(
         repr((path.name, sorted(metadata.items()))).encode(errors="backslashreplace"), digest_size=16
     )
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()
-        found.update(repr((name, tuple(tensor.shape), str(tensor.dtype))).encode())
+        digest.update(repr((name, tuple(tensor.shape), str(tensor.dtype))).encode())
         # NumPy has no bfloat16; every one is a float32.
-        found.update((tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy().tobytes())
-    return found.hexdigest()
+        digest.update((tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy().tobytes())
+    return digest.hexdigest()

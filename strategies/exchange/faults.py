@@ -51,7 +51,7 @@ def _size(value: Any) -> tuple[int, str]:
         return 1, ""
     if len(value) > MOST_VALUES:
         return len(value), f"{len(value)} values; at most {MOST_VALUES} are read"
-    sizes = [_size(one) for one in value]
+    sizes = [_size(entry) for entry in value]
     return sum(size for size, _ in sizes), next((why for _, why in sizes if why), "")
 
 
@@ -88,11 +88,11 @@ def fault(reply: Message, reference: Mapping[str, np.ndarray], record: str = "ar
             return f"{record}: {name!r} is {values.dtype}{values.shape}, expected {expected.dtype}{expected.shape}"
         if not np.isfinite(values).all():
             return f"{record}: {name!r} holds NaN or infinite values"
-    found = reply.content.get("metrics")
-    if not isinstance(found, MetricRecord):
+    metrics = reply.content.get("metrics")
+    if not isinstance(metrics, MetricRecord):
         return "the reply has no 'metrics'"
-    faults = (fault_in_number(name, value, name) for name, value in found.items())
-    return fault_in_count(found, most) or next(filter(None, faults), "")
+    faults = (fault_in_number(name, value, name) for name, value in metrics.items())
+    return fault_in_count(metrics, most) or next(filter(None, faults), "")
 
 
 def like(*shape: int, dtype: type[np.generic] = np.float32) -> np.ndarray:
@@ -113,9 +113,9 @@ def seconds_of(reply: Message, name: str) -> float:
     return float(seconds) if isinstance(seconds, int | float) else 0.0
 
 
-def fault_in_count(found: Mapping[str, Any], most: float = math.inf) -> str:
+def fault_in_count(numbers: Mapping[str, Any], most: float = math.inf) -> str:
     """Reason why reported numbers hold no ``num-examples`` from 1 to ``most``, the weight of a client in a mean, or ""."""
-    count = found.get("num-examples")
+    count = numbers.get("num-examples")
     if isinstance(count, int) and 1 <= count <= most:
         return ""
     have = f" of at most {most}, as many as the client has" if most < math.inf else ""

@@ -55,7 +55,7 @@ def update_bound(weights: Tensors) -> Bound:
     """
     values = [tensor.double().flatten() for tensor in weights.values()]
     count = max(1, sum(map(len, values))) ** 0.5
-    size = (1.0 + math.hypot(*(float(one.norm()) for one in values))) / count
+    size = (1.0 + math.hypot(*(float(vector.norm()) for vector in values))) / count
     return Bound(usual=3 * size, alone=1e6 * size)
 
 
@@ -152,7 +152,7 @@ class GuardedExchange:
         """
         good, reasons, standing = Answers(), [], []
         faults = {partition: self._reason(partition, replies.get(partition), fault_in) for partition in requested}
-        faults |= self._too_large(message_type, {one: replies[one] for one, why in faults.items() if not why})
+        faults |= self._too_large(message_type, {client: replies[client] for client, why in faults.items() if not why})
         for partition in requested:
             reply, reason = replies.get(partition), faults[partition]
             if reply is not None and reply.has_error() and reply.error.code == REFUSED:
@@ -183,11 +183,11 @@ class GuardedExchange:
         faults: dict[int, str] = {}
         for record, bound in self.bounds.get(message_type, {}).items():
             known = self._sizes[message_type, record]
-            known |= (sizes := {one: _size_of(reply, record) for one, reply in replies.items()})
+            known |= (sizes := {client: _size_of(reply, record) for client, reply in replies.items()})
             for partition, size in sizes.items():
-                most = bound.most([other for one, other in known.items() if one != partition])
+                most = bound.most([other for client, other in known.items() if client != partition])
                 if size > most:
-                    count = math.sqrt(sum(view_of(*one).size for one in replies[partition].content[record].items()))
+                    count = math.sqrt(sum(view_of(*entry).size for entry in replies[partition].content[record].items()))
                     faults[partition] = (
                         f"{record}: their norm is {size * count:.3g}, expected at most {most * count:.3g}"
                     )
@@ -214,7 +214,7 @@ def _size_of(reply: Message, record: str) -> float:
     """The root mean square of all values of a record; double precision, in which no sum of their squares overflows."""
     arrays = [view_of(name, array) for name, array in reply.content.array_records.get(record, {}).items()]
     return math.sqrt(
-        sum(float(np.square(one, dtype=np.float64).sum()) for one in arrays) / max(1, sum(one.size for one in arrays))
+        sum(float(np.square(array, dtype=np.float64).sum()) for array in arrays) / max(1, sum(a.size for a in arrays))
     )
 
 

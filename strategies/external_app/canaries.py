@@ -95,25 +95,25 @@ class AppCanaries:
             exchange: With these nodes.
             rows: For rows about nodes whose canaries cannot be scored.
         """
-        self._rows, found = rows, dict[int, tuple[Update, ReportedClaim]]()
+        self._rows, reports = rows, dict[int, tuple[Update, ReportedClaim]]()
         for partition, reply in replies:
             try:
-                found[partition] = (update_of(reply), reported_claim(reply))
+                reports[partition] = (update_of(reply), reported_claim(reply))
             except UnusableReplyError as error:
                 self._left_out(task, partition, f"train: {error}")
-        if not found:
+        if not reports:
             return
         guarded = GuardedExchange(exchange, self)
-        contents = {partition: RecordDict({"config": exchange.config(task)}) for partition in found}
+        contents = {partition: RecordDict({"config": exchange.config(task)}) for partition in reports}
         for partition, reply in guarded.ask(task, "query.coins", contents, self._fault).items():
             placed, coins, training, met = self._read(partition, reply)
             if self._scored and list(placed.sizes) != list(self._scored[0].placed.sizes):
                 self._left_out(task, partition, OTHER)
                 continue
-            if any((one.partition, one.training) == (partition, training) for one in self._scored):
+            if any((scored.partition, scored.training) == (partition, training) for scored in self._scored):
                 self._left_out(task, partition, AGAIN)
                 continue
-            update, claim = found[partition]
+            update, claim = reports[partition]
             scores = centred(placed.scores(update, task.round))
             self._scored.append(ScoredCanaries(partition, claim, placed, scores, coins, training, met))
 
@@ -140,23 +140,23 @@ class AppCanaries:
 
     def _shown(self) -> ShownEpsilon:
         """The bounds of all canaries, or of the refuted level furthest beyond its claim; all hold together with ``CONFIDENCE``."""
-        claimed = levels([one.claim for one in self._scored])
+        claimed = levels([scored.claim for scored in self._scored])
         error = (1 - CONFIDENCE) / len(claimed)
-        found = []
+        bounds = []
         for epsilon in claimed:
-            of = [one for one in self._scored if one.claim.epsilon <= epsilon]
-            parts = gradient_parts({at: (one.placed, one.scores, one.coins) for at, one in enumerate(of)})
-            audit = audited(parts, epsilon, max(one.claim.delta for one in of), 1 - error)
+            of = [scored for scored in self._scored if scored.claim.epsilon <= epsilon]
+            parts = gradient_parts({at: (scored.placed, scored.scores, scored.coins) for at, scored in enumerate(of)})
+            audit = audited(parts, epsilon, max(scored.claim.delta for scored in of), 1 - error)
             shown = ShownEpsilon.of(audit, ADD_OR_REMOVE)
-            found.append(replace(shown, confidence=CONFIDENCE, covers=self._covers(of, claimed)))
-        refuted = [one for one in found if one.above]
-        return max(refuted, key=lambda one: one.shown - one.claimed) if refuted else found[-1]
+            bounds.append(replace(shown, confidence=CONFIDENCE, covers=self._covers(of, claimed)))
+        refuted = [bound for bound in bounds if bound.above]
+        return max(refuted, key=lambda bound: bound.shown - bound.claimed) if refuted else bounds[-1]
 
     def _covers(self, of: Sequence[ScoredCanaries], claimed: Sequence[float]) -> str:
         """What the claim and the bounds are of, in sentences."""
-        nodes, every = {one.partition for one in of}, {one.partition for one in self._scored}
-        least, most = min(one.claim.epsilon for one in of), max(one.claim.epsilon for one in of)
-        met, existing = sum(one.met for one in of), sum(int(one.coins.sum()) for one in of)
+        nodes, every = {scored.partition for scored in of}, {scored.partition for scored in self._scored}
+        least, most = min(scored.claim.epsilon for scored in of), max(scored.claim.epsilon for scored in of)
+        met, existing = sum(scored.met for scored in of), sum(int(scored.coins.sum()) for scored in of)
         said = [
             "Bounds are of one round: each canary is in the training of one round only, and nothing is composed. Which rounds the "
             "claim covers was not checked. "
@@ -196,7 +196,7 @@ class AppCanaries:
         if set(arrays) != {"coins"} or coins is None or coins.dtype != torch.bool or coins.ndim != 1:
             raise ValueError("coins: expected one vector of truth values")
         numbers = [about.get(name) for name in ("seed", "training")]
-        if not all(type(one) is int and 0 <= one <= MOST_NUMBER for one in numbers):
+        if not all(type(number) is int and 0 <= number <= MOST_NUMBER for number in numbers):
             raise ValueError(
                 f"canaries: expected a seed and the number of a training, whole numbers from 0 to {MOST_NUMBER}"
             )
@@ -230,8 +230,8 @@ def centred(scores: Tensor) -> Tensor:
     """
     low, high = torch.quantile(scores, torch.tensor([0.25, 0.75], dtype=scores.dtype))
     scale = float(high - low) / 2
-    found: Tensor = (scores - (low + high) / 2) / (scale or 1.0)
-    return found
+    scaled: Tensor = (scores - (low + high) / 2) / (scale or 1.0)
+    return scaled
 
 
 ALIKE = 1.05
@@ -256,8 +256,8 @@ class ReportedClaim:
 
 def reported_claim(reply: Message) -> ReportedClaim:
     """The epsilon and delta in the metrics of a reply to training; ``UnusableReplyError`` where one is missing."""
-    found = said_in(reply.content.metric_records.values())
-    epsilon, delta = number_of(found.get(EPSILON)), number_of(found.get(DELTA), 1.0)
+    said = said_in(reply.content.metric_records.values())
+    epsilon, delta = number_of(said.get(EPSILON)), number_of(said.get(DELTA), 1.0)
     if epsilon is None:
         raise UnusableReplyError(NO_EPSILON)
     if not delta:
@@ -271,8 +271,8 @@ def levels(claims: Sequence[ReportedClaim]) -> list[float]:
     A claim of a smaller epsilon implies that of a larger one. So the largest level has all canaries, and a smaller one finds a
     fault of a node that claims less. Claims within ``ALIKE`` of a larger one have no level of their own.
     """
-    found: list[float] = []
-    for epsilon in sorted({one.epsilon for one in claims}, reverse=True):
-        if not found or epsilon * ALIKE < found[-1]:
-            found.append(epsilon)
-    return sorted([*found[: MOST_GROUPS - 1], *found[MOST_GROUPS - 1 :][-1:]])
+    epsilons: list[float] = []
+    for epsilon in sorted({claim.epsilon for claim in claims}, reverse=True):
+        if not epsilons or epsilon * ALIKE < epsilons[-1]:
+            epsilons.append(epsilon)
+    return sorted([*epsilons[: MOST_GROUPS - 1], *epsilons[MOST_GROUPS - 1 :][-1:]])

@@ -157,7 +157,7 @@ class ReportedAccuracy:
         latest = [(max(values), source, name) for (source, name), values in self._values.items()]
         if not latest:
             return None
-        last, source, name = max(latest, key=lambda one: (one[0], one[1] == SERVER, *_preference(one[2])))
+        last, source, name = max(latest, key=lambda entry: (entry[0], entry[1] == SERVER, *_preference(entry[2])))
         values = self._values[source, name]
         # A weighted mean of ones may be 1 plus a rounding error.
         scale = PERCENT if max(values.values()) > 1 + ROUNDING else 1.0
@@ -171,4 +171,4 @@ def _words(name: str) -> list[str]:
 
 def _preference(name: str) -> tuple[bool, int]:
     words = _words(name)
-    return not any(one.startswith("val") for one in words), -len(words)
+    return not any(word.startswith("val") for word in words), -len(words)

@@ -48,12 +48,12 @@ AFTER_ARRIVAL = (
 
 def said_in(records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """What metrics say about differential privacy, by the values of ``NAMES``; each from the first record that holds it."""
-    found: dict[str, Any] = {}
+    said: dict[str, Any] = {}
     for record in records:
         for key, value in record.items():
             if (name := NAMES.get(key.lower().replace("-", "_"))) is not None:
-                found.setdefault(name, value)
-    return found
+                said.setdefault(name, value)
+    return said
 
 
 @dataclass
@@ -84,12 +84,12 @@ class PrivacyClaims:
     def read(self, server_round: int, node: int, records: Iterable[Mapping[str, Any]]) -> None:
         """Read the metrics of one reply."""
         self._rounds.add(server_round)
-        found = said_in(records)
-        if EPSILON not in found and NOISE not in found:
+        said = said_in(records)
+        if EPSILON not in said and NOISE not in said:
             return
         self._reported.add(server_round)
         self._nodes.add(node)
-        for name, value in found.items():
+        for name, value in said.items():
             number = number_of(value, 1.0 if name == DELTA else math.inf)
             if number is None:
                 self._faulty[name] += 1
@@ -107,7 +107,7 @@ class PrivacyClaims:
         return [
             *([self._of_metrics()] if self._reported else []),
             *_of_mods(mods, budgets, len(self._rounds)),
-            *(_of_wrapper(one, len(self._rounds)) for one in self.wrappers),
+            *(_of_wrapper(wrapper, len(self._rounds)) for wrapper in self.wrappers),
         ]
 
     def _of_metrics(self) -> Claim:
@@ -139,12 +139,12 @@ def _span(low: float, high: float) -> str:
 
 def wrappers_in(strategy: Any) -> list[Any]:
     """The strategies for differential privacy among a strategy and those inside it."""
-    return [one for one in chain_of(strategy) if isinstance(one, WRAPPERS)]
+    return [layer for layer in chain_of(strategy) if isinstance(layer, WRAPPERS)]
 
 
 def wrappers_named(names: Iterable[str]) -> list[str]:
     """The class names of Flower's strategies for differential privacy among those of a recording."""
-    known = {one.__name__ for one in WRAPPERS}
+    known = {wrapper.__name__ for wrapper in WRAPPERS}
     return [name for name in names if name in known]
 
 

@@ -29,15 +29,15 @@ class AppExchange(Exchange):
 
     def messages(self, message_type: str, contents: Mapping[int, RecordDict]) -> list[Message]:
         """One message to the node of each partition in ``contents``."""
-        return super().messages(message_type, {at: beside_own(self.own, one) for at, one in contents.items()})
+        return super().messages(message_type, {at: beside_own(self.own, content) for at, content in contents.items()})
 
 
 def common_config(messages: Sequence[Message]) -> dict[str, ConfigRecord]:
     """The configuration that all of a round's messages share; settings of a single node go to no other node."""
-    first, *others = [{name: dict(one) for name, one in m.content.config_records.items()} for m in messages]
+    first, *others = [{name: dict(record) for name, record in m.content.config_records.items()} for m in messages]
     return {
         name: ConfigRecord(
-            {key: value for key, value in record.items() if all(one.get(name, {}).get(key) == value for one in others)}
+            {key: value for key, value in record.items() if all(m.get(name, {}).get(key) == value for m in others)}
         )
         for name, record in first.items()
     }
@@ -135,12 +135,12 @@ class AppNodes:
             raise UnusableReplyError(f"no node answers audits{hint}: {reason}")
         self.reported = {name: card_text(answered[0], name) for name in REPORTED}
         words = {"seed": FROM_SEED, "secret": OWN_SECRET}
-        said = {words[text] for one in answered if (text := card_text(one, "randomness")) in words}
+        said = {words[text] for reply in answered if (text := card_text(reply, "randomness")) in words}
         self.randomness = " or ".join(sorted(said)) or "unknown"
 
     def numbered(self, messages: Iterable[Message], *, sent: bool = False) -> list[tuple[int, Message]]:
         """(partition, message) of known nodes, in order of partition: messages to them where ``sent``, else replies."""
-        of = {one.metadata.dst_node_id if sent else one.metadata.src_node_id: one for one in messages}
+        of = {message.metadata.dst_node_id if sent else message.metadata.src_node_id: message for message in messages}
         return [(partition, of[node]) for partition, node in sorted(self.ids.items()) if node in of]
 
 

@@ -133,7 +133,7 @@ class AppAudit:
         sent = self._round
         if sent is None:
             return
-        answered = [one for one in self._nodes.numbered(replies) if one[1].metadata.src_node_id in sent.requests]
+        answered = [pair for pair in self._nodes.numbered(replies) if pair[1].metadata.src_node_id in sent.requests]
         exchange = AppExchange(sent.grid, self._nodes.ids, self.settings.timeout, self._own)
         trained, left_out = self._trainings(server_round, exchange, [partition for partition, _ in answered])
         running = self._running = self._running or self._begin(exchange, trained, answered)
@@ -143,7 +143,7 @@ class AppAudit:
         for partition, why, reply in left_out:
             self.record.left_out(task, why, partition, reply)
         if self.settings.canaries:
-            self._canaries.observe(task, answered, lambda one: self._update(one, sent), exchange, running.results)
+            self._canaries.observe(task, answered, lambda answer: self._update(answer, sent), exchange, running.results)
         if not trained:
             return
         task = self._task(server_round, trained)
@@ -169,15 +169,15 @@ class AppAudit:
         if not any(self.settings.attacks().values()):  # canaries alone
             return {}, []
         task = self._plan.at(server_round)
-        replies = exchange("query.training", {one: RecordDict({"config": exchange.config(task)}) for one in partitions})
-        found, left_out = dict[int, SeenTraining](), list[tuple[int, str, Message | None]]()
+        replies = exchange("query.training", {at: RecordDict({"config": exchange.config(task)}) for at in partitions})
+        trained, left_out = dict[int, SeenTraining](), list[tuple[int, str, Message | None]]()
         for partition in partitions:
             try:
-                found[partition] = SeenTraining.read(replies.get(partition))
+                trained[partition] = SeenTraining.read(replies.get(partition))
             except UnusableReplyError as error:
                 left_out.append((partition, f"query.training: {error}", replies.get(partition)))
-        alike, others = as_most(found, self._nodes.examples)
-        return alike, left_out + [(one, f"train: {why}; this node is left out", None) for one, why in others.items()]
+        alike, others = as_most(trained, self._nodes.examples)
+        return alike, left_out + [(at, f"train: {why}; this node is left out", None) for at, why in others.items()]
 
     def _say(self, running: _Running, task: Task, trained: Mapping[int, SeenTraining]) -> None:
         """Add the row about what could not be known, and warn of what differs from a probe."""
@@ -238,7 +238,7 @@ class AppAudit:
     ) -> _Running:
         """Opens the results. Probes are planned for the nodes that answered."""
         reported = self._nodes.reported
-        examples = [self._nodes.examples[one] for one, _ in answered]
+        examples = [self._nodes.examples[partition] for partition, _ in answered]
         self._plan = replace(
             self._plan, card=DataCard.from_json(reported["card"]), pipeline=reported["protection"],
             probe_targets=self.settings.targets(examples),
@@ -258,14 +258,14 @@ class AppAudit:
     def _probe(self, running: _Running, task: Task, sent: _Round, partitions: Collection[int]) -> None:
         """One-step updates of every node that trained in this round, one message for each: mods expect the weights of one model."""
         count, exchange = self._plan.probe_targets, running.auditor.exchange
-        messages = [one for one in self._nodes.numbered(sent.requests.values(), sent=True) if one[0] in partitions]
-        found: dict[int, list[SeenUpdate]] = {}
+        messages = [pair for pair in self._nodes.numbered(sent.requests.values(), sent=True) if pair[0] in partitions]
+        probed: dict[int, list[SeenUpdate]] = {}
         for target in range(count):
             # A node that did not answer one probe gets no further ones, as its others could not be attacked without a gap.
             questions = {
                 partition: probe_question(message, exchange.config(task, target=target))
                 for partition, message in messages
-                if len(found.get(partition, ())) == target
+                if len(probed.get(partition, ())) == target
             }
             replies = exchange("train.probe", questions)
             for partition in questions:
@@ -279,9 +279,9 @@ class AppAudit:
                     why = f"train.probe {target}: {error}; its probes of this round are left out"
                     self.record.left_out(task, why, partition, reply)
                     continue
-                found.setdefault(partition, []).append(SeenUpdate(partition, target, images, update))
-        complete = (ones for _, ones in sorted(found.items()) if len(ones) == count)
-        running.updates.attack(task, PROBE, sent.weights, None, [one for ones in complete for one in ones])
+                probed.setdefault(partition, []).append(SeenUpdate(partition, target, images, update))
+        complete = (ones for _, ones in sorted(probed.items()) if len(ones) == count)
+        running.updates.attack(task, PROBE, sent.weights, None, [probe for ones in complete for probe in ones])
 
     def _facts(self, trained: Mapping[int, SeenTraining]) -> AppFacts:
         """The facts of a round for threat cards."""

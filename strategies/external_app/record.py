@@ -88,19 +88,19 @@ class AppFacts:
         """The budget of an attacked round by basic composition (Dwork and Roth 2014, theorem 3.16); "" where no mod has one."""
         if not self.budgets:
             return ""
-        if broken := [one for one in self.budgets if not one.holds]:
+        if broken := [mod for mod in self.budgets if not mod.holds]:
             return "; ".join(
-                f"LocalDpMod is set to ({one.epsilon:g}, {one.delta:g}) a message, which its noise does not give: it is for a "
-                f"sensitivity of {one.sensitivity:g}, and two updates of norm {one.clipping_norm:g} lie up to {one.farthest:g} "
+                f"LocalDpMod is set to ({mod.epsilon:g}, {mod.delta:g}) a message, which its noise does not give: it is for a "
+                f"sensitivity of {mod.sensitivity:g}, and two updates of norm {mod.clipping_norm:g} lie up to {mod.farthest:g} "
                 "apart; there is no budget"
-                for one in broken
+                for mod in broken
             )
-        epsilon, delta = sum(one.epsilon for one in self.budgets), sum(one.delta for one in self.budgets)
+        epsilon, delta = sum(budget.epsilon for budget in self.budgets), sum(budget.delta for budget in self.budgets)
         count = self.probes + 1
         return (
             f"LocalDpMod is set to ({epsilon:g}, {delta:g}) a message: by basic composition {count} x that, ({count * epsilon:g}, "
             f"{count * delta:g}), for each client and attacked round, {self.probes} x that for the probes alone"
-            f"{CLASSICAL if max(one.epsilon for one in self.budgets) > 1 else ''}{UNIT}"
+            f"{CLASSICAL if max(budget.epsilon for budget in self.budgets) > 1 else ''}{UNIT}"
         )
 
 
@@ -146,7 +146,7 @@ class AuditError(RuntimeError):
     """
 
     def __init__(self, reasons: Sequence[str], what: str = "the audit cannot begin") -> None:
-        listed = "".join(f"\n- {one}" for one in reasons)
+        listed = "".join(f"\n- {reason}" for reason in reasons)
         super().__init__(f"{what}:{listed}\nWith go_on=True the run goes on all the same.")
         self.reasons = tuple(reasons)
         self.result: Result | None = None

@@ -47,7 +47,7 @@ def tensors_of(message: Message, model: AppModel) -> Tensors:
 
 def weights_sent(messages: Sequence[Message], model: AppModel, names: Tensors) -> dict[int, Tensors]:
     """Node id -> weights sent to it; weights that several nodes get are read once. ``UnusableReplyError`` for another model's."""
-    read, found = dict[int, Tensors](), dict[int, Tensors]()
+    read, sent = dict[int, Tensors](), dict[int, Tensors]()
     for message in messages:
         key = id(next(iter(message.content.array_records.values()), None))
         if key not in read:
@@ -58,8 +58,8 @@ def weights_sent(messages: Sequence[Message], model: AppModel, names: Tensors) -
                     f"the strategy sends other weights than those of the audit's model: they have {difference}. {remedy}"
                 )
             read[key] = model.whole(held)
-        found[message.metadata.dst_node_id] = read[key]
-    return found
+        sent[message.metadata.dst_node_id] = read[key]
+    return sent
 
 
 def unfit(held: Tensors, names: Tensors, model: AppModel) -> tuple[str, str] | None:
@@ -124,10 +124,10 @@ def mismatch(reply: Message, examples: int) -> str:
 def reported_budgets(text: str) -> list[ModBudget]:
     """The privacy budgets of a node's mods from its JSON; none where the text is no such list."""
     try:
-        found = [ModBudget(*map(float, numbers)) for numbers in read_json(text)]
+        budgets = [ModBudget(*map(float, numbers)) for numbers in read_json(text)]
     except (ValueError, TypeError, RecursionError):
         return []
-    return found if all(math.isfinite(number) and number >= 0 for one in found for number in one) else []
+    return budgets if all(math.isfinite(number) and number >= 0 for budget in budgets for number in budget) else []
 
 
 def card_text(reply: Message, name: str) -> str:

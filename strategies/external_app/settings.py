@@ -69,7 +69,7 @@ class AuditSettings:
 
     def attacks(self) -> dict[Kind, Sequence[AnyAttack]]:
         """Attacks on probes and on updates, parsed; none on updates with canaries. Of the usual ones, none on membership."""
-        usual = {kind: [one for one in kind.usual("") if one.profile.guesses != "membership"] for kind in self.in_turn}
+        usual = {kind: [a for a in kind.usual("") if a.profile.guesses != "membership"] for kind in self.in_turn}
         texts = self._texts.items()
         return {kind: tuple(usual.get(kind) or kind.parse(text, (PROBE, UPDATE))) for kind, text in texts}
 

@@ -57,12 +57,12 @@ class SeenTraining:
 
     @property
     def _notes(self) -> list[str]:
-        return [one_line(one, LONGEST_NOTE) for one in self.training.notes]
+        return [one_line(note, LONGEST_NOTE) for note in self.training.notes]
 
     @property
     def recipe(self) -> str:
         """The training, for threat cards."""
-        notes = "".join(f"; {one}" for one in self._notes)
+        notes = "".join(f"; {note}" for note in self._notes)
         steps = "" if self.training.optimizer == "SGD" else "; attacks and probes take steps of SGD"
         mode = "train" if self.training.train_mode else "eval"
         return f"observed: {self.training.rule}, in {mode} mode{notes}{steps}"
@@ -93,26 +93,26 @@ class SeenTraining:
 
 
 def as_most(
-    found: Mapping[int, SeenTraining], examples: Mapping[int, int]
+    trained: Mapping[int, SeenTraining], examples: Mapping[int, int]
 ) -> tuple[dict[int, SeenTraining], dict[int, str]]:
     """Trainings that most nodes share, by partition, and why others are not attacked: one plan could not describe both.
 
     ``examples`` of each partition: a node with fewer than a batch has all of them in one, and a batch of more (canaries are in it)
     counts as unknown.
     """
-    found = {
-        partition: one if one.training.batch_size <= examples[partition] else one.of_unknown_batches()
-        for partition, one in found.items()
+    trained = {
+        partition: seen if seen.training.batch_size <= examples[partition] else seen.of_unknown_batches()
+        for partition, seen in trained.items()
     }
-    trainings, others = {partition: one.training for partition, one in found.items()}, dict[int, str]()
-    rule = _most(one.rule for one in trainings.values())
-    size = _most(one.batch_size for one in trainings.values() if one.rule == rule and one.steady and one.batch_size)
-    for partition, one in trainings.items():
-        if one.rule != rule:
-            others[partition] = f"it trained by {one_line(one.rule, LONGEST_NOTE)}, other nodes by {rule}"
-        elif one.steady and one.batch_size not in (0, size, examples[partition]):
-            others[partition] = f"its batches hold {one.batch_size} images, those of other nodes {size}"
-    return {partition: one for partition, one in found.items() if partition not in others}, others
+    trainings, others = {partition: seen.training for partition, seen in trained.items()}, dict[int, str]()
+    rule = _most(own.rule for own in trainings.values())
+    size = _most(own.batch_size for own in trainings.values() if own.rule == rule and own.steady and own.batch_size)
+    for partition, training in trainings.items():
+        if training.rule != rule:
+            others[partition] = f"it trained by {one_line(training.rule, LONGEST_NOTE)}, other nodes by {rule}"
+        elif training.steady and training.batch_size not in (0, size, examples[partition]):
+            others[partition] = f"its batches hold {training.batch_size} images, those of other nodes {size}"
+    return {partition: seen for partition, seen in trained.items() if partition not in others}, others
 
 
 def _most(values: Iterable[T]) -> T | None:
@@ -122,26 +122,26 @@ def _most(values: Iterable[T]) -> T | None:
 
 def observed(alike: Mapping[int, SeenTraining], examples: Mapping[int, int]) -> dict[str, Any]:
     """The settings of a plan for trainings that are alike, in the middle of those that differ: one client decides nothing."""
-    trainings = [one.training for one in alike.values()]
+    trainings = [seen.training for seen in alike.values()]
     first = trainings[0]
     return {
-        "learning_rate": median_low(one.learning_rate for one in trainings), "momentum": first.momentum,
+        "learning_rate": median_low(training.learning_rate for training in trainings), "momentum": first.momentum,
         "nesterov": first.nesterov, "weight_decay": first.weight_decay,
-        "batch_size": median_low([one.batch_size for one in trainings if one.batch_size] or [0]),
-        "local_epochs": median_low(one.training.epochs(examples[at]) for at, one in alike.items()),
+        "batch_size": median_low([training.batch_size for training in trainings if training.batch_size] or [0]),
+        "local_epochs": median_low(seen.training.epochs(examples[at]) for at, seen in alike.items()),
     }  # fmt: skip
 
 
 def together(alike: Mapping[int, SeenTraining]) -> SeenTraining:
     """What more than half of the clients say of their trainings, which are alike, with the images of all."""
-    every = [one.training for one in alike.values()]
-    notes = Counter(note for one in every for note in set(one.notes))
-    said = {name: 2 * sum(getattr(one, name) for one in every) > len(every) for name in ("train_mode", "sent")}
+    every = [seen.training for seen in alike.values()]
+    notes = Counter(note for own in every for note in set(own.notes))
+    said = {name: 2 * sum(getattr(own, name) for own in every) > len(every) for name in ("train_mode", "sent")}
     first = replace(
-        every[0], steps=median_low(one.steps for one in every),
+        every[0], steps=median_low(own.steps for own in every),
         notes=tuple(note for note, count in notes.items() if 2 * count > len(every)), **said,
     )  # fmt: skip
-    return SeenTraining(first, sum(one.own for one in alike.values()), sum(one.images for one in alike.values()))
+    return SeenTraining(first, sum(seen.own for seen in alike.values()), sum(seen.images for seen in alike.values()))
 
 
 def assumptions(loss: str, *, mods: str, probe_mode: str, unsent: int = 0) -> list[str]:
@@ -149,14 +149,14 @@ def assumptions(loss: str, *, mods: str, probe_mode: str, unsent: int = 0) -> li
 
     ``mods`` are those known to act on replies; ``unsent`` frozen tensors are in no message.
     """
-    found = [
+    unknown = [
         f"What the app's own train() does to an update, such as clipping or noise inside it: nothing beside "
         f"{f'the mods ({mods})' if mods else 'what a step does'} was reckoned with, and no probe shows it.",
         f"Whether all layers learn but those that the model freezes, with dropout as in {probe_mode} mode: assumed.",
         f"Whether the loss is {loss}, as answer_audits names it or by default.",
     ]
     if unsent:
-        found.append(
+        unknown.append(
             f"Whether training starts from the {unsent} frozen tensors that no message holds, as the model builds them: assumed."
         )
-    return found
+    return unknown

@@ -77,11 +77,11 @@ class ActiveServer:
             return
         card = self._audit.card(task, ACTIVE, seen, sent, None)
         # Null guesses are about the same images whatever was sent: they are scored once.
-        new = [one for one in seen if one.partition not in judges]
+        new = [update for update in seen if update.partition not in judges]
         images = fewest_guesses(self._audit.attacks[ACTIVE], seen)
         willing = self._auditor.baselines(task, ACTIVE, new, card, images) if new else []
-        judges |= {one.partition: one.partition in willing for one in new}
-        seen = [one for one in seen if judges[one.partition]]
+        judges |= {update.partition: update.partition in willing for update in new}
+        seen = [update for update in seen if judges[update.partition]]
         if seen:
             name = f"{self._audit.label}-r{task.round:04d}-{ACTIVE.name}-{label}"
             self._auditor.submit(AttackJob(name, tuple(group), ACTIVE, Observed(task, sent, seen), card))

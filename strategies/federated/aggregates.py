@@ -34,8 +34,8 @@ class SecureSums:
     def attack(self, task: Task, weights: Tensors, accuracy: float | None, seen: Sequence[SeenUpdate]) -> None:
         """Queue the attacks on sums of one round's probes; see ``UpdateAudit.attack``."""
         of: dict[int, list[SeenUpdate]] = defaultdict(list)
-        for one in seen:
-            of[one.partition].append(one)
+        for update in seen:
+            of[update.partition].append(update)
         partitions = sorted(self._auditor.exchange.nodes)
         for size in self._sizes:
             groups = groups_of(partitions, size, task.plan.seed)
@@ -61,8 +61,8 @@ class SecureSums:
     ) -> None:
         card = self._card(task, size, sums, weights, accuracy)
         willing = set(self._auditor.baselines(task, AGGREGATE, sums, card))
-        judged = [replace(one, scorers=torch.tensor([p for p in one.judges if p in willing])) for one in sums]
-        judged = [one for one in judged if len(one.scorers)]
+        judged = [replace(total, scorers=torch.tensor([p for p in total.judges if p in willing])) for total in sums]
+        judged = [total for total in judged if len(total.scorers)]
         if not judged:
             return
         count = sums[0].num_clients
@@ -104,16 +104,16 @@ def summed(updates: Sequence[Update], examples: Sequence[int]) -> Update:
 
 
 def _sum(ones: Sequence[SeenUpdate]) -> SeenAggregate:
-    examples = [one.num_examples for one in ones]
-    labels = [one.labels for one in ones if one.labels is not None]
+    examples = [seen.num_examples for seen in ones]
+    labels = [seen.labels for seen in ones if seen.labels is not None]
     return SeenAggregate(
         partition=ones[0].partition,
         target=ones[0].target,
         num_examples=sum(examples),
-        update=summed([one.update for one in ones], examples),
-        local_steps=max(one.local_steps for one in ones),
+        update=summed([seen.update for seen in ones], examples),
+        local_steps=max(seen.local_steps for seen in ones),
         labels=torch.cat(labels) if len(labels) == len(ones) else None,
         train_mode=ones[0].train_mode,
         num_clients=len(ones),
-        scorers=torch.tensor([one.partition for one in ones]),
+        scorers=torch.tensor([seen.partition for seen in ones]),
     )

@@ -65,7 +65,7 @@ class UpdateAudit:
         card = self.card(task, kind, seen, weights, accuracy).but(rung=rung)
         images = fewest_guesses(self.attacks[kind], seen)
         judges = self.auditor.baselines(task, kind, seen, card, images)
-        if not (seen := [one for one in seen if one.partition in judges]):
+        if not (seen := [update for update in seen if update.partition in judges]):
             return
         observed = Observed(task, weights, seen)
         name = f"{self.label}-r{task.round:04d}-{kind.name}{rung and f'-{rung}'}"
@@ -89,7 +89,7 @@ class UpdateAudit:
     ) -> ThreatCard:
         """The threat card: the server's observations and knowledge, and whether it acted beyond observing."""
         statistics = any(name.endswith("running_mean") for name in weights)
-        images = max(one.num_examples for one in seen)
+        images = max(update.num_examples for update in seen)
         # A one-step probe is on all of its images.
         sizes: dict[Kind, int] = {UPDATE: task.plan.batch_size, STEPS: task.plan.probe_images}
         return self.auditor.card(
@@ -119,10 +119,10 @@ def fewest_guesses(attacks: Iterable[AnyAttack], seen: Sequence[SeenUpdate]) -> 
 
     A null baseline may choose its easiest images, so that it must not choose among more than the attacks.
     """
-    every = max(one.num_examples for one in seen)
+    every = max(update.num_examples for update in seen)
     first = (stages_of(attack)[0] for attack in attacks)
     return min(
-        (getattr(one, "max_images", every) for one in first if one.profile.guesses == "images"), default=NO_IMAGES
+        (getattr(stage, "max_images", every) for stage in first if stage.profile.guesses == "images"), default=NO_IMAGES
     )
 
 
@@ -159,15 +159,15 @@ def _recipe(task: Task) -> dict[str, Any]:
     """Entries of a threat card about the client's training beyond plain SGD on unchanged images."""
     views = [f"crops of padding {task.plan.crop_padding}"] if task.plan.crop_padding else []
     views += ["flips"] if task.plan.horizontal_flip else []
-    found = {"augmentation": f"{' and '.join(views)}; scored against the view that entered"} if views else {}
-    return found | ({"momentum": f"Nesterov, {task.plan.momentum:g}"} if task.plan.nesterov else {})
+    recipe = {"augmentation": f"{' and '.join(views)}; scored against the view that entered"} if views else {}
+    return recipe | ({"momentum": f"Nesterov, {task.plan.momentum:g}"} if task.plan.nesterov else {})
 
 
 def _label_knowledge(seen: Sequence[SeenUpdate]) -> dict[str, Any]:
     """Clients of a real federation publish no labels: where one of them does, an attack is an upper bound."""
-    published = sum(one.labels is not None for one in seen)
+    published = sum(update.labels is not None for update in seen)
     if not published:
         return {"labels": KnownLabels.UNKNOWN}
-    found = {"labels": KnownLabels.KNOWN, "upper_bound": "knows the labels"}
+    known = {"labels": KnownLabels.KNOWN, "upper_bound": "knows the labels"}
     some = {"labels": KnownLabels.SOME, "labels_known": f"{published} of {len(seen)} updates"}
-    return found if published == len(seen) else found | some
+    return known if published == len(seen) else known | some

@@ -129,13 +129,13 @@ class CanaryAudit:
 
     def _side_channels(self, partition: int, update: Update, buffers: Tensors) -> Tensors:
         """What tensors of an update say about a lone canary, beside its gradient."""
-        found = {name: (update[name].double() * along).sum() for name, along in buffers.items()}
+        signals = {name: (update[name].double() * along).sum() for name, along in buffers.items()}
         assert self._defense is not None
         if self._defense.neighbours == ADD_OR_REMOVE:
             # A divisor that follows from the number of examples makes an update shorter; so does a larger share, in its inverse.
             moved = torch.cat([update[name].flatten().double() for name in self._tensors]).norm()
-            found[LENGTH] = -moved * max(self._size(partition), 1)
-        return found
+            signals[LENGTH] = -moved * max(self._size(partition), 1)
+        return signals
 
     def _directions(self, weights: Tensors) -> Tensors:
         """Name of each buffer that updates hold -> how a bright image moves it beyond a dark one."""
@@ -158,7 +158,7 @@ class CanaryAudit:
     def _ask(self, task: Task) -> dict[int, Tensors]:
         def fault_in(partition: int, reply: Message) -> str:
             expected, coins = self._expected(partition), tensors_of(reply, "coins")
-            fits = {name: tuple(one.shape) for name, one in coins.items() if one.dtype == torch.bool} == expected
+            fits = {name: tuple(coin.shape) for name, coin in coins.items() if coin.dtype == torch.bool} == expected
             return "" if fits else f"coins: expected truth values of the shapes {expected}"
 
         content = RecordDict({"config": self._exchange.config(task)})
@@ -169,18 +169,18 @@ class CanaryAudit:
     def _parts(self, coins: Mapping[int, Tensors]) -> dict[str, CanaryPart]:
         placed = {partition: self._placed(partition) for partition in coins}
         gradients = {
-            partition: (placed[partition], self._views[partition][GRADIENTS], found["coins"])
-            for partition, found in coins.items()
+            partition: (placed[partition], self._views[partition][GRADIENTS], tossed["coins"])
+            for partition, tossed in coins.items()
             if GRADIENTS in self._views[partition]
         }
         parts = gradient_parts(gradients)
         # Sorted, so that the row of a resumed run is that of an uninterrupted one: the kept state has an order of its own.
         views = sorted({view for partition in coins for view in self._views[partition]} - {GRADIENTS})
         for view in views:
-            of = [one for one in coins if view in self._views[one] and "lone" in coins[one]]
+            of = [partition for partition in coins if view in self._views[partition] and "lone" in coins[partition]]
             if of:
-                scores = torch.stack([self._views[one][view] for one in of])
-                flips = torch.cat([coins[one]["lone"] for one in of])
+                scores = torch.stack([self._views[partition][view] for partition in of])
+                flips = torch.cat([coins[partition]["lone"] for partition in of])
                 known = not view.startswith(REPORTED) or view == f"{REPORTED}num-examples"
                 parts[view] = CanaryPart(scores, flips, directed=known)
         return parts
@@ -215,7 +215,7 @@ class ClientCanaryAudit(CanaryAudit):
 
     def observe(self, task: Task, weights: Tensors, replies: Mapping[int, Message], names: Sequence[str]) -> None:
         """Add up what the updates of a round say about each canary client; what else it reports follows from no coin."""
-        for partition in sorted(one for one in replies if one in self.canary_clients):
+        for partition in sorted(client for client in replies if client in self.canary_clients):
             reply = replies[partition]
             self._note_claim(partition, values_of(reply, "metrics"))
             value = self._client(partition).scores(tensors_of(reply, "arrays"), task.round)
@@ -235,7 +235,7 @@ class ClientCanaryAudit(CanaryAudit):
         placed = [self._client(partition) for partition in known]
         by_client = torch.stack([self._views[partition][TENSORS] for partition in known])
         scores = dict(zip(placed[0].along, by_client.T, strict=True))
-        turns = torch.tensor([one.turns for one in placed])
+        turns = torch.tensor([canary.turns for canary in placed])
         return parts_of(scores, torch.cat([coins[partition]["coins"] for partition in known]), turns)
 
 

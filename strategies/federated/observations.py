@@ -76,14 +76,14 @@ _of_training = functools.partial(read_updates, observation=TrainingUpdate)
 
 def _of_steps(observed: Observed) -> list[Any]:
     """A step is on all images that the probe has for it."""
-    return [replace(one, batch_size=observed.task.plan.probe_images) for one in _of_training(observed)]
+    return [replace(update, batch_size=observed.task.plan.probe_images) for update in _of_training(observed)]
 
 
 def _of_sums(observed: Observed) -> list[Any]:
     """For each sum, the update of one step on the images of all its clients."""
-    of = [one.num_clients for one in observed.seen if isinstance(one, SeenAggregate)]
-    found = zip(read_updates(observed, Aggregate), of, strict=True)
-    return [replace(one, batch_size=one.num_examples, num_clients=clients) for one, clients in found]
+    of = [seen.num_clients for seen in observed.seen if isinstance(seen, SeenAggregate)]
+    pairs = zip(read_updates(observed, Aggregate), of, strict=True)
+    return [replace(update, batch_size=update.num_examples, num_clients=clients) for update, clients in pairs]
 
 
 def _of_active_server(profile: Profile) -> bool:

@@ -63,8 +63,8 @@ def fault_in_probe(reply: Message, reference: Mapping[str, np.ndarray], task: Ta
 
 def fault_in_budget(reply: Message, task: Task, examples: int) -> str:
     """Reason why a client of so many examples cannot have spent the budget that it reports, in any number of rounds, or ""."""
-    found, plan = values_of(reply, "metrics"), task.plan
-    bound = Pipeline(tuple(one for one in plan.defenses.defenses if one.bounds_examples or one.bounds_client))
+    metrics, plan = values_of(reply, "metrics"), task.plan
+    bound = Pipeline(tuple(part for part in plan.defenses.defenses if part.bounds_examples or part.bounds_client))
     loader: DataLoader[int] = DataLoader(range(examples), plan.batch_size)  # type: ignore[arg-type]
     try:
         training = bound.protect_training(plain_training(plan, nn.Linear(1, 1), loader, 1.0, examples), ("budget",))
@@ -73,10 +73,10 @@ def fault_in_budget(reply: Message, task: Task, examples: int) -> str:
     for _ in range(plan.local_steps or training.epochs * len(training.loader)):
         getattr(training.optimizer, "step_hook", id)(training.optimizer)  # which books the step
     for entry in bound.recorded(training.state).get("accountant", {"steps": []})["steps"]:
-        entry[2] *= int(min(max(found.get(f"{BUDGET}steps", 1) // entry[2], 1), task.round))
+        entry[2] *= int(min(max(metrics.get(f"{BUDGET}steps", 1) // entry[2], 1), task.round))
         for name, value in budget_spent(bound, task, {"accountant": {"steps": [entry]}}).items():
-            if not math.isclose(found.get(name, math.nan), value, rel_tol=0.01):
-                return f"metrics: {name} is {shortened(found.get(name))}, expected {value:g} by the plan"
+            if not math.isclose(metrics.get(name, math.nan), value, rel_tol=0.01):
+                return f"metrics: {name} is {shortened(metrics.get(name))}, expected {value:g} by the plan"
     return ""
 
 
@@ -94,10 +94,10 @@ def reported_by_most(good: Mapping[int, Message]) -> tuple[list[str], int]:
 
 def alike(reply: Message, names: Sequence[str]) -> Message:
     """The parts of a reply to average. Flower's FedAvg ends the run where one reply holds more records or numbers than others."""
-    found, updates = values_of(reply, "metrics"), reply.content["arrays"]
+    metrics, updates = values_of(reply, "metrics"), reply.content["arrays"]
     assert isinstance(updates, ArrayRecord)
     # A number that this client alone does not report stands for none.
-    numbers = {"num-examples": found["num-examples"]} | {name: found.get(name, math.nan) for name in names}
+    numbers = {"num-examples": metrics["num-examples"]} | {name: metrics.get(name, math.nan) for name in names}
     content = RecordDict({"arrays": updates, "metrics": MetricRecord(numbers)})
     return Message(content, dst_node_id=reply.metadata.src_node_id, message_type="train")
 
@@ -113,8 +113,8 @@ def record_training(recorder: Recorder, task: Task, good: Mapping[int, Message])
         why = f"train: {left_out} numbers that clients report are left out; {most}"
         recorder.row(task, metric=CLIENT.name, value=None, n=len(good), status="failed", message=why)
     for name in names:
-        found = (values_of(reply, "metrics") for reply in good.values())
-        values = [float(numbers[name]) for numbers in found if name in numbers]
+        reported = (values_of(reply, "metrics") for reply in good.values())
+        values = [float(numbers[name]) for numbers in reported if name in numbers]
         recorder.row(task, metric=name, worst=float(np.max(values)), **mean_and_interval(values))
     size = sum(delta.nbytes for delta in tensors_of(next(iter(good.values())), "arrays").values())
     recorder.row(task, metric=UPDATE_BYTES.name, value=size, n=len(good))

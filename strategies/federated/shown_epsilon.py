@@ -182,18 +182,18 @@ class ShownEpsilon:
         return readable(cls, data)
 
     @classmethod
-    def strongest(cls, found: Sequence[Self]) -> Self | None:
+    def strongest(cls, audits: Sequence[Self]) -> Self | None:
         """Of several seeds the one nearest to a refutation, or furthest beyond it, with the number of seeds; None without any.
 
         Raises:
             ValueError: When their epsilons protect different things, so that they have no order.
         """
-        if not found:
+        if not audits:
             return None
-        if len(levels := {one.level for one in found}) > 1:
+        if len(levels := {audit.level for audit in audits}) > 1:
             named = ", ".join(sorted(level or "unknown" for level in levels))
             raise ValueError(f"levels are {named}; allowed: audits of one level")
-        best = min(found, key=lambda one: (one.claimed - one.shown, -one.shown))
-        least, above = min(one.confidence for one in found), sum(one.above for one in found)
-        plain = sum(one.exceeded_by(one.plain) for one in found)
-        return replace(best, confidence=least, seeds=len(found), seeds_above=above, seeds_above_plain=plain)
+        best = min(audits, key=lambda audit: (audit.claimed - audit.shown, -audit.shown))
+        least, above = min(audit.confidence for audit in audits), sum(audit.above for audit in audits)
+        plain = sum(audit.exceeded_by(audit.plain) for audit in audits)
+        return replace(best, confidence=least, seeds=len(audits), seeds_above=above, seeds_above_plain=plain)

@@ -46,10 +46,10 @@ def _pictures(pipeline: Pipeline, index: int, context: FitContext, task: Task) -
     card = task.plan.data_card()
     mean, std = (images.new_tensor(of)[:, None, None] for of in (card.mean, card.std))
     clean, hidden = ((some * std + mean).clamp(0, 1) for some in (images, masked))
-    found = {"image": clean, "server-cam": overlay(clean, _cams(context, context.server, images))}
+    pictures = {"image": clean, "server-cam": overlay(clean, _cams(context, context.server, images))}
     if context.adversary is not None:
-        found["adversary-cam"] = overlay(clean, _cams(context, context.adversary, images))
-    return found | {"mask": mask[:, None].float(), "masked": hidden}
+        pictures["adversary-cam"] = overlay(clean, _cams(context, context.adversary, images))
+    return pictures | {"mask": mask[:, None].float(), "masked": hidden}
 
 
 def overlay(images: Tensor, cams: Tensor) -> Tensor:

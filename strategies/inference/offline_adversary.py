@@ -80,14 +80,14 @@ class OfflineAdversaries:
 
     def tensors(self) -> Tensors:
         """All adversaries, under flat names."""
-        found: Tensors = {}
+        flat: Tensors = {}
         for cut, kept in self._kept.items():
-            found |= under(f"{cut}/", kept)
-        for cut, one in self._found.items():
-            numbers = torch.tensor([one.held, one.accuracy, one.majority], dtype=torch.float64)
-            found |= on_cpu(one.network.state_dict(), f"{cut}/")
-            found[f"{cut}/{HELD}"] = numbers
-        return found
+            flat |= under(f"{cut}/", kept)
+        for cut, adversary in self._found.items():
+            numbers = torch.tensor([adversary.held, adversary.accuracy, adversary.majority], dtype=torch.float64)
+            flat |= on_cpu(adversary.network.state_dict(), f"{cut}/")
+            flat[f"{cut}/{HELD}"] = numbers
+        return flat
 
     def restore(self, tensors: Tensors) -> None:
         """Resume from the output of ``tensors``; adversaries that exist already stay."""

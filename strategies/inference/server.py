@@ -42,7 +42,7 @@ log = logging.getLogger("flwr")
 
 OFFLINE = "offline-adversary/"
 """Prefix of what a checkpoint keeps of the offline adversaries."""
-SHARES = tuple(one.name for one in ANSWERED)
+SHARES = tuple(metric.name for metric in ANSWERED)
 """What clients report of the answers besides the model's accuracy."""
 
 
@@ -157,30 +157,30 @@ class InferenceServer:
     def _adversary(self, task: Task, model: CutModel) -> nn.Module:
         """The offline adversary at the task's cut, with a row of what it is worth."""
         cut, examples = self.plan.cut_of(task.round), self.training.examples()
-        found = self.adversaries.at(cut, self.plan, model, examples, self.training.sensitive())
+        kept = self.adversaries.at(cut, self.plan, model, examples, self.training.sensitive())
         self.auditor.recorder.row(
-            task, metric=OFFLINE_ADVERSARY_ACCURACY.name, majority=found.majority, architecture=self.adversaries.architecture,
-            **share_and_interval([1.0] * round(found.accuracy * found.held) + [0.0] * round((1 - found.accuracy) * found.held)),
+            task, metric=OFFLINE_ADVERSARY_ACCURACY.name, majority=kept.majority, architecture=self.adversaries.architecture,
+            **share_and_interval([1.0] * round(kept.accuracy * kept.held) + [0.0] * round((1 - kept.accuracy) * kept.held)),
         )  # fmt: skip
-        return found.network.to(device())
+        return kept.network.to(device())
 
     def _attacked(self, served: Mapping[int, Served]) -> list[SeenQuery]:
         """The attacked images of each client: the first ones of its first batches; none where some of these never came."""
-        count, found = self.plan.probe_images, []
-        for partition, one in served.items():
-            if len(one.latents) >= self.plan.probe_targets:
-                latents = [latent[:count] for latent in one.latents[: self.plan.probe_targets]]
-                found += [SeenQuery(partition, at, len(latent), latent) for at, latent in enumerate(latents)]
-        return found
+        count, queries = self.plan.probe_images, []
+        for partition, mine in served.items():
+            if len(mine.latents) >= self.plan.probe_targets:
+                latents = [latent[:count] for latent in mine.latents[: self.plan.probe_targets]]
+                queries += [SeenQuery(partition, at, len(latent), latent) for at, latent in enumerate(latents)]
+        return queries
 
     def _whole(self, served: Mapping[int, Served]) -> list[SeenQuery]:
         """The queries of each client whose attribute is guessed, in one; none where some of these never came."""
-        found = []
-        for partition, one in served.items():
-            count, latents = self.sizes[partition], torch.cat(one.latents)
+        queries = []
+        for partition, mine in served.items():
+            count, latents = self.sizes[partition], torch.cat(mine.latents)
             if self.attacks[ATTRIBUTE] and len(latents) >= count:
-                found.append(SeenQuery(partition, 0, count, latents[:count]))
-        return found
+                queries.append(SeenQuery(partition, 0, count, latents[:count]))
+        return queries
 
     def _evaluate(self, exchange: GuardedExchange, task: Task, model: CutModel, answers: Mapping[int, Tensor]) -> None:
         """Send predictions to the clients that sent all queries, and record means over their test examples."""

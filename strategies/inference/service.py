@@ -107,7 +107,7 @@ class Service:
         queries = sum(len(latent) for mine in self.served.values() for latent in mine.latents)
         rows.row(self.task, metric=QUERIES.name, value=queries, n=len(self.served))
         rows.row(
-            self.task, metric=QUERY_SECONDS.name, **mean_and_interval([one.seconds for one in self.served.values()])
+            self.task, metric=QUERY_SECONDS.name, **mean_and_interval([mine.seconds for mine in self.served.values()])
         )
         for metric, value in numbers.items():
             columns: Columns = {"n": queries}

@@ -42,8 +42,8 @@ def _read_images(observed: Observed) -> list[Any]:
 
 
 def _read_uploads(observed: Observed) -> list[Any]:
-    found = (seen for seen in observed.seen if isinstance(seen, SeenCollection))
-    return [UploadedCollection(seen.images, seen.targets, seen.passes) for seen in found]
+    uploads = (seen for seen in observed.seen if isinstance(seen, SeenCollection))
+    return [UploadedCollection(seen.images, seen.targets, seen.passes) for seen in uploads]
 
 
 def _read_model(observed: Observed) -> list[Any]:

@@ -205,11 +205,11 @@ class OutsourcedServer:
         """The attacked images of a client: the first ones of its first batches; none where some of these never came."""
         if len(self.uploads[partition]) < self.plan.probe_targets:
             return []
-        found = []
+        attacked = []
         for target, batch in enumerate(self.uploads[partition][: self.plan.probe_targets]):
             images, targets = batch.images[: self.plan.probe_images], batch.targets[: self.plan.probe_images]
-            found.append(SeenUpload(partition, target, len(images), images, targets.argmax(1)))
-        return found
+            attacked.append(SeenUpload(partition, target, len(images), images, targets.argmax(1)))
+        return attacked
 
     def _collection(self, partition: int) -> SeenCollection:
         sent = join(self.uploads[partition])

@@ -40,14 +40,14 @@ DECAYS = ("weight-decay", "weight_decay")
 
 def first_number(records: Iterable[Mapping[str, Any]], names: Sequence[str]) -> int | float | None:
     """The number under one of these names in the first record that holds one; None without any."""
-    found = (record[name] for record in records for name in names if name in record)
-    return next((one for one in found if isinstance(one, int | float) and not isinstance(one, bool)), None)
+    values = (record[name] for record in records for name in names if name in record)
+    return next((value for value in values if isinstance(value, int | float) and not isinstance(value, bool)), None)
 
 
 def counted_examples(records: Iterable[Mapping[str, Any]]) -> int:
     """The number of examples in the first record that holds one, 4.0 as 4; 0 where none is a positive whole number."""
-    found: list[Any] = [record.get(name) for record in records for name in EXAMPLES]
-    return next((int(one) for one in found if type(one) in (int, float) and one > 0 and one % 1 == 0), 0)
+    counts: list[Any] = [record.get(name) for record in records for name in EXAMPLES]
+    return next((int(count) for count in counts if type(count) in (int, float) and count > 0 and count % 1 == 0), 0)
 
 
 FORMAT = 1
@@ -100,12 +100,12 @@ class RecordingWriter:
 
     def keep_arrays(self, name: str, arrays: Mapping[str, np.ndarray]) -> str:
         """Write a safetensors file, whole or not at all; returns why it failed, or "". C-ordered arrays are not copied."""
-        size = sum(one.nbytes for one in arrays.values())
+        size = sum(array.nbytes for array in arrays.values())
         if self.written + size > self.max_bytes:
             return f"{size} bytes would exceed max_bytes, {self.max_bytes}, of which {self.written} are used"
         # safetensors sorts: how a model orders its arrays is what is left where its names are those of no model.
         order = {"order": json.dumps(list(arrays))}
-        dense = {key: np.asarray(one, order="C") for key, one in arrays.items()}
+        dense = {key: np.asarray(array, order="C") for key, array in arrays.items()}
         self._keep(name, lambda path: save_file(dense, path, order))
         return ""
 
@@ -229,10 +229,10 @@ def _about(folder: Path) -> dict[str, Any]:
 def _replies(folder: Path, settings: Mapping[str, Any]) -> Iterator[RecordedReply]:
     sent = _read_json(folder / "sent.json") if (folder / "sent.json").is_file() else {}
     contents = sent.get("contents", [])
-    if not isinstance(contents, list) or not all(isinstance(one, dict) for one in contents):
+    if not isinstance(contents, list) or not all(isinstance(entry, dict) for entry in contents):
         raise RecordingError(f"{folder / 'sent.json'}: contents is no list of objects")
-    for one in contents:
-        _require_records(folder / "sent.json", one)
+    for content in contents:
+        _require_records(folder / "sent.json", content)
     for path in sorted(folder.glob("train-*.json")):
         values = _read_json(path)
         number, at, node = values.get("round"), values.get("sent"), values.get("node")
@@ -247,9 +247,9 @@ def _replies(folder: Path, settings: Mapping[str, Any]) -> Iterator[RecordedRepl
 def _require_records(path: Path, values: Mapping[str, Any]) -> None:
     """Raises ``RecordingError`` unless the records of a message are objects, of files and of values."""
     for key, kind in {"arrays": str, "metrics": dict, "config": dict}.items():
-        found = values.get(key) or {}
-        if not isinstance(found, dict) or not all(isinstance(one, kind) for one in found.values()):
-            raise RecordingError(f"{path}: {key} is {str(found)[:120]!r}; allowed: an object of records")
+        records = values.get(key) or {}
+        if not isinstance(records, dict) or not all(isinstance(record, kind) for record in records.values()):
+            raise RecordingError(f"{path}: {key} is {str(records)[:120]!r}; allowed: an object of records")
     if not isinstance(values.get("error") or {}, dict):
         raise RecordingError(f"{path}: error is {str(values['error'])[:120]!r}; allowed: an object")
 

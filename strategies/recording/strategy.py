@@ -57,7 +57,7 @@ class RecordingStrategy(WrappingStrategy):
         if not isinstance(settings or {}, Mapping):
             raise ValueError(f"settings is {settings!r}; allowed: a mapping, such as context.run_config")
         super().__init__(strategy, rounds)
-        about = {"settings": settings or {}, "strategy": [type(one).__name__ for one in chain_of(strategy)]}
+        about = {"settings": settings or {}, "strategy": [type(layer).__name__ for layer in chain_of(strategy)]}
         self._writer = RecordingWriter(Path(folder), max_bytes, about)
         self._contents: dict[str, int] = {}
         """Node -> the number of the content that it was sent in this round."""
@@ -117,17 +117,17 @@ class RecordingStrategy(WrappingStrategy):
                 dropped.append(f"{record}: {why}")
                 continue
             files[record] = known[id(arrays)] = file
-        found: dict[str, Any] = {"arrays": files, "metrics": {}, "config": {}}
+        entry: dict[str, Any] = {"arrays": files, "metrics": {}, "config": {}}
         if why := oversized(content):
             log(WARNING, "Recording: round %s, the values of %s are left out: %s", server_round, name, why)
-            found["values-dropped"] = why
+            entry["values-dropped"] = why
         else:
-            found["metrics"] = {key: dict(record) for key, record in content.metric_records.items()}
-            found["config"] = {key: dict(record) for key, record in content.config_records.items()}
+            entry["metrics"] = {key: dict(record) for key, record in content.metric_records.items()}
+            entry["config"] = {key: dict(record) for key, record in content.config_records.items()}
         if dropped:
             log(WARNING, "Recording: round %s, %s is left out: %s", server_round, name, "; ".join(dropped))
-            found["dropped"] = "; ".join(dropped)
-        return found
+            entry["dropped"] = "; ".join(dropped)
+        return entry
 
     def _keep_arrays(self, name: str, arrays: ArrayRecord) -> str:
         try:

@@ -22,7 +22,7 @@ def whole_rounds(rounds: Any) -> tuple[int, ...]:
     """Server rounds in order, each once; ``ValueError`` unless they are whole numbers from 1."""
     # Neither characters of a text nor keys of a mapping are meant as rounds.
     listed = () if isinstance(rounds, str | bytes) or not isinstance(rounds, Iterable) else tuple(rounds)
-    good = [int(one) for one in listed if isinstance(one, Integral) and not isinstance(one, bool) and int(one) >= 1]
+    good = [int(at) for at in listed if isinstance(at, Integral) and not isinstance(at, bool) and int(at) >= 1]
     if not good or len(good) < len(listed):
         raise ValueError(f"rounds is {rounds!r}; allowed: numbers of server rounds, from 1, such as [1, 5]")
     return tuple(sorted(set(good)))
@@ -158,11 +158,11 @@ class WrappingStrategy(Strategy):
 
 def chain_of(strategy: Any) -> list[Strategy]:
     """A strategy and those inside it, outermost first: Flower's wrappers call theirs ``strategy``, too."""
-    found: list[Strategy] = []
-    while isinstance(strategy, Strategy) and not any(strategy is one for one in found):
-        found.append(strategy)
+    chain: list[Strategy] = []
+    while isinstance(strategy, Strategy) and not any(strategy is layer for layer in chain):
+        chain.append(strategy)
         strategy = getattr(strategy, "strategy", None)
-    return found
+    return chain
 
 
 def require_strategy(strategy: object) -> None:

@@ -71,14 +71,14 @@ class SplitAudit:
         trained = server.plan.trains_edge and task.plan.auxiliary_data != "private"
         if trained and any(attack.profile.needs_step for attack in self.attacks):
             seen = self._with_steps(task, server, good, seen)
-        counts = [tensors_of(good[one.partition], "exposure")[f"target-{one.target}"] for one in seen]
+        counts = [tensors_of(good[tokens.partition], "exposure")[f"target-{tokens.target}"] for tokens in seen]
         low, high = (int(end) for end in torch.cat(counts).aminmax())
         card = self._card(task, server, seen, low if low == high else f"{low} to {high}")
         judges = self.auditor.baselines(task, SMASHED, seen, card)
-        judged = [(one, count) for one, count in zip(seen, counts, strict=True) if one.partition in judges]
+        judged = [(tokens, count) for tokens, count in zip(seen, counts, strict=True) if tokens.partition in judges]
         for at, attack in enumerate(self.attacks):
             # A client that keeps the order to itself is not attacked by attacks that need it.
-            of = [(one, count) for one, count in judged if one.orders is not None or not attack.reveals_order]
+            of = [(tokens, count) for tokens, count in judged if tokens.orders is not None or not attack.reveals_order]
             if not of:
                 continue
             most = attack.transmissions
@@ -87,7 +87,7 @@ class SplitAudit:
             more: dict[str, Any] = {"transmissions_used": most}
             if attack.profile.needs_step:
                 more |= {"client_half_update": "one step"} | strength(task, 1)
-            shown = [_slice(one, attack, most, count) for one, count in of]
+            shown = [_slice(tokens, attack, most, count) for tokens, count in of]
             observed = Observed(task, server.weights(), shown)
             name = f"{self.label}-r{task.round:04d}-smashed-{at:02d}"
             self.auditor.submit(AttackJob(name, (attack,), SMASHED, observed, card.but(**more)))
@@ -125,10 +125,10 @@ class SplitAudit:
     ) -> list[SeenTokens]:
         """Adds each client half's one-step update on the first transmission, and the gradient that the server returned for it."""
         gradients: dict[int, Tensors] = {partition: {} for partition in good}
-        for one in seen:
-            name = f"target-{one.target}"
-            targets = tensors_of(good[one.partition], "targets")[name]
-            gradients[one.partition][name] = server.gradient(one.features[0], targets)
+        for tokens in seen:
+            name = f"target-{tokens.target}"
+            targets = tensors_of(good[tokens.partition], "targets")[name]
+            gradients[tokens.partition][name] = server.gradient(tokens.features[0], targets)
         config, edge = server.exchange.config(task), to_record(server.edge)
         contents = {
             p: RecordDict({"config": config, "edge": edge, "gradients": to_record(theirs)})
@@ -142,12 +142,12 @@ class SplitAudit:
         )  # fmt: skip
         return [
             replace(
-                one, update=tensors_of(replies[one.partition], f"target-{one.target}"),
-                gradient=gradients[one.partition][f"target-{one.target}"],
+                each, update=tensors_of(replies[each.partition], f"target-{each.target}"),
+                gradient=gradients[each.partition][f"target-{each.target}"],
             )
-            if one.partition in replies
-            else one
-            for one in seen
+            if each.partition in replies
+            else each
+            for each in seen
         ]  # fmt: skip
 
     def _card(self, task: Task, server: SplitServer, seen: list[SeenTokens], transmissions: int | str) -> ThreatCard:
@@ -158,7 +158,7 @@ class SplitAudit:
             SMASHED,
             seen,
             server.accuracy,
-            batch=max(one.features.shape[1] for one in seen),
+            batch=max(tokens.features.shape[1] for tokens in seen),
             attacked="test images" if private else "training images",
             **server.about,
             # Test images are sent without labels; of training images the server always has them.

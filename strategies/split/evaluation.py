@@ -61,7 +61,7 @@ def evaluate(task: Task, server: SplitServer) -> float:
     }
     total = int(pooled["examples"][0])
     tp, fp, fn = ([int(count) for count in pooled[name]] for name in COUNTS)
-    found = {
+    scores = {
         TEST_ACCURACY.name: objective.accuracy(tp, fp, fn, total),
         TEST_LOSS.name: float(pooled["loss"][0]) / total,
         MCC_MICRO.name: micro_mcc(tp, fp, fn, total),
@@ -69,19 +69,19 @@ def evaluate(task: Task, server: SplitServer) -> float:
     }
     if tabular and pooled["pairs"][1]:
         # Of pairs within a client: the server has no labels of test rows, and no client another's scores.
-        found[TEST_AUC.name] = float(pooled["pairs"][0] / pooled["pairs"][1])
+        scores[TEST_AUC.name] = float(pooled["pairs"][0] / pooled["pairs"][1])
     protects = task.plan.defenses.at_inference
     for reference in ("transformed",) if protects else ("original", "transformed"):
-        for metric, value in found.items():
+        for metric, value in scores.items():
             server.auditor.recorder.row(task, metric=metric, reference=reference, value=value, n=total)
-    return found[TEST_ACCURACY.name]
+    return scores[TEST_ACCURACY.name]
 
 
 def _logits(task: Task, server: SplitServer) -> dict[int, list[Tensor]]:
     """Partition -> the server half's logits of its test images, in parts; only of clients that sent all of them."""
     half, usual = server.server.eval(), task.plan.batch_size * server.batches_per_message
     edge = {"edge": to_record(server.edge)} if SplitPlan.narrow(task.plan).trains_edge else {}
-    found: dict[int, list[Tensor]] = defaultdict(list)
+    logits: dict[int, list[Tensor]] = defaultdict(list)
     remaining = {partition: holder.num_test for partition, holder in server.holders.items()}
     for first in itertools.count(0, usual):
         # One image that would be left alone, without company to be shuffled with, comes along.
@@ -100,31 +100,31 @@ def _logits(task: Task, server: SplitServer) -> dict[int, list[Tensor]]:
         for partition in counts:
             if partition not in good:
                 # Logits of a part of the images would be scored as if they were all.
-                found.pop(partition, None)
+                logits.pop(partition, None)
                 remaining[partition] = 0
                 continue
             tokens = tensors_of(good[partition], "features")["0"]
             with torch.no_grad():
-                found[partition].append(half(tokens.to(device())).cpu())
+                logits[partition].append(half(tokens.to(device())).cpu())
             remaining[partition] -= counts[partition]
-    return found
+    return logits
 
 
 def _fault_in(reply: Message, card: DataCard, examples: int) -> str:
     """Why a client's counts cannot be those of so many examples, or ""."""
-    found = values_of(reply, "metrics")
+    metrics = values_of(reply, "metrics")
     wanted = [*((name, card.num_classes) for name in COUNTS), ("examples", 1), ("loss", 1)]
     for name, length in [*wanted, ("pairs", 2)] if card.is_table else wanted:
-        values = found.get(name)
+        values = metrics.get(name)
         if not isinstance(values, list) or len(values) != length or not np.isfinite(values).all() or min(values) < 0:
             return f"metrics: {name} is {shortened(values)}, expected {length} numbers from 0"
-    if found["examples"] != [examples]:
-        return f"metrics: examples is {shortened(found['examples'])}, expected [{examples}]"
-    tp, fp, fn = (found[name] for name in COUNTS)
+    if metrics["examples"] != [examples]:
+        return f"metrics: examples is {shortened(metrics['examples'])}, expected [{examples}]"
+    tp, fp, fn = (metrics[name] for name in COUNTS)
     if not objective_of(card.multi_label).fits(tp, fp, fn, examples):
         return f"metrics: {', '.join(COUNTS)} are not those of {examples} examples"
-    if card.is_table and not found["pairs"][0] <= found["pairs"][1] <= examples**2 / 4:
-        return f"metrics: pairs is {shortened(found['pairs'])}, not those of {examples} examples"
+    if card.is_table and not metrics["pairs"][0] <= metrics["pairs"][1] <= examples**2 / 4:
+        return f"metrics: pairs is {shortened(metrics['pairs'])}, not those of {examples} examples"
     return ""
 
 
@@ -138,13 +138,13 @@ def record_costs(plan: SplitPlan, rows: Rows) -> None:
     task, (edge, _) = plan.at(0), plan.build_halves()
     images = 2 if any(defense.mixes_examples for defense in plan.defenses.smashed_defenses) else 1
     cost = _measure(plan, edge, images)
-    found = {
+    costs = {
         EDGE_PARAMETERS.name: cost.parameters,
         EDGE_MACS.name: cost.macs / images,
         EDGE_TRAINING_MACS.name: cost.training_macs / images,
         EDGE_PEAK_BYTES.name: cost.peak_bytes,
     }
-    for metric, value in found.items():
+    for metric, value in costs.items():
         rows.row(task, metric=metric, value=float(value), n=images)
     if edge.keeps_slots:  # tokens leave in order: no order is hidden
         return

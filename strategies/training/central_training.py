@@ -44,8 +44,8 @@ class CentralTraining:
         if self._decays:
             for group in self.training.optimizer.param_groups:
                 group["lr"] = task.learning_rate
-        found = batches(replace(self.training, loader=self._loader(task.round)), self.plan.local_steps)
-        loss, _ = train_on(self.training, found, self.plan.data_card())
+        drawn = batches(replace(self.training, loader=self._loader(task.round)), self.plan.local_steps)
+        loss, _ = train_on(self.training, drawn, self.plan.data_card())
         if bad := [name for name, tensor in self.weights().items() if not torch.isfinite(tensor).all()]:
             raise DivergedError(
                 f"round {task.round}: training diverged, {bad[0]!r} is not finite; lower learning-rate (now {task.learning_rate:g})"

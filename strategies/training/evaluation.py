@@ -30,16 +30,16 @@ def record_reports(
     names = {**REPORTED, **{name: ScoreName(name) for name in shares}}
 
     def fault_in(partition: int, reply: Message) -> str:
-        found = values_of(reply, "metrics")
-        if set(found) != {*names, "num-examples"}:
-            return f"metrics: {shortened(sorted(found)[:20])}; expected num-examples, {', '.join(names)}"
-        faults = (fault_in_number(name, found[name], score.metric) for name, score in names.items())
-        return fault_in_count(found, exchange.exchange.most(partition)[1]) or next(filter(None, faults), "")
+        metrics = values_of(reply, "metrics")
+        if set(metrics) != {*names, "num-examples"}:
+            return f"metrics: {shortened(sorted(metrics)[:20])}; expected num-examples, {', '.join(names)}"
+        faults = (fault_in_number(name, metrics[name], score.metric) for name, score in names.items())
+        return fault_in_count(metrics, exchange.exchange.most(partition)[1]) or next(filter(None, faults), "")
 
     good = exchange.check(task, "evaluate", requested, replies, fault_in, at_least=0.0)
-    found = [values_of(reply, "metrics") for reply in good.values()]
-    total = sum(int(one["num-examples"]) for one in found)
-    means = {name: sum(float(one[name]) * int(one["num-examples"]) for one in found) / total for name in names if total}
+    every = [values_of(reply, "metrics") for reply in good.values()]
+    total = sum(int(own["num-examples"]) for own in every)
+    means = {name: sum(float(own[name]) * int(own["num-examples"]) for own in every) / total for name in names if total}
     for name in sorted(means):
         metric, reference = names[name]
         exchange.rows.row(task, metric=metric, reference=reference, value=means[name], n=total)

@@ -38,7 +38,7 @@ def sent_statistics(observation: ClientUpdate) -> Statistics:
     # Values per channel: examples times positions of the feature map.
     examples = min(observation.batch_size, observation.num_examples)
     counts = {names_of[layer]: examples * maps[0, 0].numel() for layer, maps, _ in calls}
-    buffers, found = dict(observation.model.named_buffers()), Statistics()
+    buffers, statistics = dict(observation.model.named_buffers()), Statistics()
     for name, layer in batch_norms(observation.model).items():
         names = [f"{name}.running_{what}".lstrip(".") for what in ("mean", "var")]
         moved = [observation.update[key] for key in names if key in observation.update]
@@ -50,10 +50,10 @@ def sent_statistics(observation: ClientUpdate) -> Statistics:
         mean, variance = (_solve(buffers[key], delta, weight) for key, delta in zip(names, moved, strict=True))
         if not (mean.isfinite().all() and variance.isfinite().all()):
             raise AttackError(f"the running averages of {name!r} hold NaN or infinite values")
-        found[name] = (mean, variance.clamp(min=0) * (counts[name] - 1) / counts[name])
-    if not found:
+        statistics[name] = (mean, variance.clamp(min=0) * (counts[name] - 1) / counts[name])
+    if not statistics:
         raise AttackError("the update holds no running averages of a BatchNorm layer")
-    return found
+    return statistics
 
 
 def _solve(running: Tensor, delta: Tensor, weight: float) -> Tensor:
@@ -114,8 +114,8 @@ class StatisticsPrior:
         with calls_of(names) as calls:
             functional_call(self.model, state, (images,))
         entered = {names[layer]: values.transpose(0, 1).flatten(1) for layer, values, _ in calls}  # (C, B * H * W)
-        found = {name: (rows.mean(1), rows.var(1, unbiased=False)) for name, rows in entered.items()}
-        return self.of(found, observed)
+        statistics = {name: (rows.mean(1), rows.var(1, unbiased=False)) for name, rows in entered.items()}
+        return self.of(statistics, observed)
 
     def of(self, dummy: Statistics, observed: Statistics) -> Tensor:
         """``weight`` times the distance of the dummy images' statistics ``dummy`` (C,) each to those sent; 0-d."""

@@ -203,14 +203,14 @@ class DifferencedMatching:
 
     def _statistics(self, calls: Sequence[Call], observed: Statistics, like: Tensor) -> Tensor:
         """The ``StatisticsPrior`` (n, 1) of what entered the BatchNorm layers; zeros ``like`` (n, 1) without one."""
-        prior, found = self._exact.prior, {}
+        prior, statistics = self._exact.prior, {}
         if not isinstance(prior, StatisticsPrior) or not self._matched:
             return torch.zeros_like(like)
         for layer, features, _ in calls:
             rows = features.view(len(like), -1, *features.shape[1:])
             over = (1, *range(3, rows.dim()))
-            found[self._matched[layer]] = rows.mean(over), rows.var(over, unbiased=False)
-        return vmap(prior.of)(found, observed)[:, None]
+            statistics[self._matched[layer]] = rows.mean(over), rows.var(over, unbiased=False)
+        return vmap(prior.of)(statistics, observed)[:, None]
 
     def _prior(self, unknowns: Tensor, known: Tensor, observed: Statistics, smoothing: Tensor) -> Tensor:
         """Priors of one trial that the passes through the network do not give."""
@@ -230,14 +230,14 @@ class DifferencedMatching:
 def full_precision() -> Iterator[None]:
     """Context of full float32 products on a GPU: TensorFloat-32 keeps ten bits, in which a small step gets lost."""
     settings: tuple[Any, ...] = (torch.backends.cudnn, torch.backends.cuda.matmul)
-    before = [one.allow_tf32 for one in settings]
-    for one in settings:
-        one.allow_tf32 = False
+    before = [setting.allow_tf32 for setting in settings]
+    for setting in settings:
+        setting.allow_tf32 = False
     try:
         yield
     finally:
-        for one, allowed in zip(settings, before, strict=True):
-            one.allow_tf32 = allowed
+        for setting, allowed in zip(settings, before, strict=True):
+            setting.allow_tf32 = allowed
 
 
 def agrees(

@@ -61,8 +61,8 @@ def _count(model: nn.Module, image: Tensor) -> int:
     with torch.no_grad(), calls_of(module for module in model.modules() if not any(module.children())) as calls:
         # In train mode, BatchNorm refuses one value per channel.
         model.eval()(image)
-    outputs = [one for _, _, output in calls for one in (output if isinstance(output, tuple) else (output,))]
-    return image.numel() + sum(one.numel() for one in outputs if torch.is_tensor(one))
+    outputs = [part for _, _, output in calls for part in (output if isinstance(output, tuple) else (output,))]
+    return image.numel() + sum(output.numel() for output in outputs if torch.is_tensor(output))
 
 
 def fitting_trials(model: nn.Module, input_shape: ImageShape, images: int) -> int:

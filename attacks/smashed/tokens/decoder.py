@@ -151,7 +151,7 @@ class RecurringTokens:
         # (B, candidates, R, N); exact distances, since the fast ones of nearly equal vectors are not accurate
         apart = torch.cdist(candidates, sent.flatten(1, 2), compute_mode="donot_use_mm_for_euclid_dist")
         apart = apart.view(images, -1, transmissions, num_tokens)
-        rows, found = torch.arange(images, device=sent.device), []
+        rows, tokens = torch.arange(images, device=sent.device), []
         for _ in range(num_tokens):
             nearest, slots = apart.min(3)
             likeness = torch.exp(-((nearest / self.distance) ** 2) / 2)
@@ -160,10 +160,10 @@ class RecurringTokens:
             like = sent.gather(2, slot[:, :, None, None].expand(-1, -1, 1, dim)).squeeze(2)
             total = weights.sum(1, keepdim=True)
             mean = (like * weights.unsqueeze(2)).sum(1) / total.clamp(min=1e-12)
-            found.append(torch.cat([mean, total / transmissions], 1))
+            tokens.append(torch.cat([mean, total / transmissions], 1))
             image, number = (weights > USED).nonzero(as_tuple=True)
             apart[image, :, number, slot[image, number]] = torch.inf
-        return torch.stack(found, 1)
+        return torch.stack(tokens, 1)
 
 
 @algorithm

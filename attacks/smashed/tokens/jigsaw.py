@@ -177,14 +177,14 @@ class TokenIntersection(TokenReading, quick={**TokenReading.profile.quick, "tran
         reader = self.reader_for(observation)
         if reader.kept_share < LEAST_KEPT:
             raise AttackError("no tokens stay with their image, so that none recur")
-        readings = [reader(one) for one in observation.features]
+        readings = [reader(transmission) for transmission in observation.features]
         radius = max(RADIUS, 3 * math.sqrt(reader.diagnostics["patch_mse"]))
-        found = [self.own_tokens(readings, row, radius, reader.kept_share) for row in range(observation.num_targets)]
-        own = Reading(*(torch.cat(parts) for parts in zip(*(vars(one[0]).values() for one in found), strict=True)))
+        kept = [self.own_tokens(readings, row, radius, reader.kept_share) for row in range(observation.num_targets)]
+        own = Reading(*(torch.cat(parts) for parts in zip(*(vars(choice[0]).values() for choice in kept), strict=True)))
         order = assigned(-solve(own.positions, own.neighbours(), reader.grid))
         numbers = {
-            "clusters": sum(one[1] for one in found) / len(found),
-            "recurrence_gap": min(one[2] for one in found),
+            "clusters": sum(choice[1] for choice in kept) / len(kept),
+            "recurrence_gap": min(choice[2] for choice in kept),
         }
         return self.guess(place(own.patches, order), observation, reader.diagnostics | numbers)
 
@@ -192,15 +192,15 @@ class TokenIntersection(TokenReading, quick={**TokenReading.profile.quick, "tran
         self, readings: list[Reading], row: int, radius: float, kept_share: float
     ) -> tuple[Reading, int, float]:
         """The N most recurrent tokens of a row as the mean readings of their clusters, the number of clusters, and the gap."""
-        seen = Reading(*(torch.cat(parts) for parts in zip(*(_row(one, row) for one in readings), strict=True)))
+        seen = Reading(*(torch.cat(parts) for parts in zip(*(_row(reading, row) for reading in readings), strict=True)))
         num_tokens, length = seen.positions.shape[1], seen.patches.shape[1]
         distance = radius * math.sqrt(length)
         centres = seen.patches[leaders(seen.patches, distance)]
         member = assign_clusters(seen.patches, centres, distance)
         own = _counts(member, centres) / len(readings)
-        batches = [assign_clusters(one.patches.flatten(0, 1), centres, distance) for one in readings]
+        batches = [assign_clusters(reading.patches.flatten(0, 1), centres, distance) for reading in readings]
         pooled = sum((_counts(batch, centres) for batch in batches), torch.zeros_like(own))
-        pooled = pooled / sum(len(one.patches) for one in readings)
+        pooled = pooled / sum(len(reading.patches) for reading in readings)
         chosen, gap = most_recurrent(multiplicities(own, pooled, kept_share), num_tokens)
         means = (_cluster_means(value, member, len(centres))[chosen].unsqueeze(0) for value in vars(seen).values())
         return Reading(*means), len(centres), gap

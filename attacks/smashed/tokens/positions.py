@@ -150,11 +150,11 @@ class TokenReader(nn.Module):
 
     def order(self, reading: Reading) -> Tensor:
         """The number of the token in every slot, 0 to B * N - 1, as ``Sender.send_with_order`` counts: (B, N)."""
-        found = assigned(-self.scores(reading))
+        tokens = assigned(-self.scores(reading))
         batch, num_tokens = reading.positions.shape[:2]
-        if len(found) == batch:
-            return found + num_tokens * torch.arange(batch).unsqueeze(1)
-        return found.view(batch, num_tokens)
+        if len(tokens) == batch:
+            return tokens + num_tokens * torch.arange(batch).unsqueeze(1)
+        return tokens.view(batch, num_tokens)
 
     def assemble(self, reading: Reading, order: Tensor) -> Tensor:
         """Patches (B, N, P) at their positions, drawn towards the mean image where these are mostly wrong (``trust``)."""

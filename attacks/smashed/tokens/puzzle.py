@@ -85,12 +85,12 @@ def solved(costs: Tensor, grid: tuple[int, int], images: int = 1) -> Tensor:
 def joined_parts(ratios: Tensor, grid: tuple[int, int]) -> list[dict[int, Cell]]:
     """Parts of images, patch -> row and column: trees of the most distinct joints that neither overlap nor exceed the grid."""
     count = ratios.shape[1]
-    parts, part_of = [{one: (0, 0)} for one in range(count)], list(range(count))
+    parts, part_of = [{patch: (0, 0)} for patch in range(count)], list(range(count))
     best = ratios.flatten().topk(min(TRIED * count, ratios.numel()), largest=False).indices
     for flat in best.tolist():
-        side, (one, other) = flat // count**2, divmod(flat % count**2, count)
-        a, b = part_of[one], part_of[other]
-        joined = None if a == b else _joined(parts[a], parts[b], one, other, SIDES[side], grid)
+        side, (anchor, other) = flat // count**2, divmod(flat % count**2, count)
+        a, b = part_of[anchor], part_of[other]
+        joined = None if a == b else _joined(parts[a], parts[b], anchor, other, SIDES[side], grid)
         if joined is not None:
             for moved in parts[b]:
                 part_of[moved] = a
@@ -99,10 +99,10 @@ def joined_parts(ratios: Tensor, grid: tuple[int, int]) -> list[dict[int, Cell]]
 
 
 def _joined(
-    a: dict[int, Cell], b: dict[int, Cell], one: int, other: int, side: ImageShape, grid: tuple[int, int]
+    a: dict[int, Cell], b: dict[int, Cell], anchor: int, other: int, side: ImageShape, grid: tuple[int, int]
 ) -> dict[int, Cell] | None:
-    """Both parts with ``other`` beside ``one``, or None where they overlap or exceed the grid."""
-    down, right = (a[one][axis] + side[axis] - b[other][axis] for axis in (0, 1))
+    """Both parts with ``other`` beside ``anchor``, or None where they overlap or exceed the grid."""
+    down, right = (a[anchor][axis] + side[axis] - b[other][axis] for axis in (0, 1))
     moved = {patch: (row + down, column + right) for patch, (row, column) in b.items()}
     if not set(a.values()).isdisjoint(moved.values()):
         return None
@@ -133,8 +133,8 @@ def beside(boards: Tensor, weights: Tensor, cells: Tensor, patches: Tensor) -> t
         for sign in (1, -1):
             near = padded[cells[:, 0], cells[:, 1] + 1 + sign * down, cells[:, 2] + 1 + sign * right]
             there, who = near >= 0, near.clamp_min(0)
-            found = weights[side][patches][:, who].T if sign > 0 else weights[side][who][:, patches]
-            total += torch.where(there[:, None], found, 0)
+            added = weights[side][patches][:, who].T if sign > 0 else weights[side][who][:, patches]
+            total += torch.where(there[:, None], added, 0)
             known += there
     return total, known
 

@@ -124,27 +124,27 @@ def _neighbours(order: Tensor, grid: tuple[int, int]) -> Tensor:
     """The slots of the right and of the lower neighbour of the token in every slot: (G, M) -> (G, 2, M); -1 if none."""
     rows, columns = grid
     slots = order.argsort(1)
-    found = []
+    neighbours = []
     for step, exists in ((1, order % columns < columns - 1), (columns, order % (rows * columns) // columns < rows - 1)):
         beside = torch.where(exists, order + step, 0)
-        found.append(torch.where(exists, slots.gather(1, beside), -1))
-    return torch.stack(found, 1)
+        neighbours.append(torch.where(exists, slots.gather(1, beside), -1))
+    return torch.stack(neighbours, 1)
 
 
 def _judge(reader: TokenReader, sender: Sender, images: Tensor, generator: torch.Generator) -> None:
     """Sets the reader's diagnostics and its trust by images that it has not seen."""
     example = Example.of(sender, images, generator)
     reading, num_tokens = reader(example.features), example.order.shape[1]
-    alone, found, order = assigned(-reading.positions), reader.order(reading), example.order.cpu()
+    alone, guessed, order = assigned(-reading.positions), reader.order(reading), example.order.cpu()
     truth = to_patches(images, sender.edge.patch_size).to(example.features) - reader.mean_patches
-    guess = reader.assemble(reading, found) - reader.mean_patches
+    guess = reader.assemble(reading, guessed) - reader.mean_patches
     # The factor of least squared error: 0 for random positions and 1 for the right ones. From 1/2 on, what was placed beats the
     # mean image as it is, and is left sharp.
     trust = float((guess * truth).sum() / guess.square().sum().clamp_min(1e-12))
     reader.trust = 1.0 if trust >= 0.5 else max(trust, 0.0)
     reader.diagnostics = {
         "position_accuracy": float((alone == order % num_tokens).double().mean()),
-        "order_accuracy": float((found == order).double().mean()),
+        "order_accuracy": float((guessed == order).double().mean()),
         "patch_mse": float((reading.patches - example.contents).square().mean()),
         "trust": trust,
     }

@@ -53,17 +53,17 @@ def full_scale(paths: Iterable[Path]) -> FullScale | None:
     """
     from PIL import Image
 
-    found = []
-    for path in (one for one in paths if one.suffix.lower() not in EIGHT_BITS):
+    extremes = []
+    for path in (picture for picture in paths if picture.suffix.lower() not in EIGHT_BITS):
         try:
             with Image.open(regular(path)) as file:
                 deep = file.mode.startswith("I") or _sample_format(file) == SIGNED
             if deep:
                 levels = _pixels(path, MOST_PIXELS)
-                found += [levels.min(), levels.max()]
+                extremes += [levels.min(), levels.max()]
         except Exception:  # named where the picture is used
             continue
-    return _full_scale(np.array(found)) if found else None
+    return _full_scale(np.array(extremes)) if extremes else None
 
 
 def scale_text(scale: FullScale) -> str:

@@ -46,18 +46,18 @@ class Place:
             MissingDataError: When there is none.
         """
         exists = Path.is_dir if wanted.endswith("/") else Path.is_file
-        found = next(filter(exists, candidates), None)
-        if found is None and self.download and fetch is not None:
+        path = next(filter(exists, candidates), None)
+        if path is None and self.download and fetch is not None:
             try:
                 self.root.mkdir(parents=True, exist_ok=True)
                 fetch(str(self.root))
             except Exception as error:  # Downloaders raise anything; the message is what helps.
                 raise DataError(f"{self.name}: the download to {self.root} failed: {error}") from error
-            found = next(filter(exists, candidates), None)
-        if found is None:
+            path = next(filter(exists, candidates), None)
+        if path is None:
             missing = f"{self.name}: there is no {wanted} under {self.root}{elsewhere and f' nor {elsewhere}'}"
             raise MissingDataError(missing, download="download=true" if fetch else "")
-        return found
+        return path
 
 
 def _torchvision(dataset: str) -> Callable[[str], object]:

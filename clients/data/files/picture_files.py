@@ -48,8 +48,8 @@ def folder(root: Path, skip_broken: bool = False) -> Source:
                 f"{root} holds {', '.join(sorted(subfolders))}, and {parts_of[0]} looks like a part of the data, not like a class: "
                 "expected train and test alone, each with a folder per class, or a folder per class"
             )
-        found = _pictures(root, None)
-        names, split = sorted(found), [{name: cut_by_hash(found[name])[side] for name in found} for side in (0, 1)]
+        every = _pictures(root, None)
+        names, split = sorted(every), [{name: cut_by_hash(every[name])[side] for name in every} for side in (0, 1)]
     if not names:
         raise DataError(f"{root} has no folders; expected one folder per class with pictures in it")
     if not skip_broken:
@@ -170,13 +170,13 @@ def _lines(path: Path) -> list[str]:
 
 def _columns(path: Path, lines: Sequence[str], columns: Sequence[int], meaning: dict[str, int]) -> dict[str, list[int]]:
     """First word of a line -> the meanings of those in these columns."""
-    found, last = {}, max(columns)
+    by_word, last = {}, max(columns)
     for line in filter(str.strip, lines):
         words = line.split()
         if len(words) <= last or not all(words[column] in meaning for column in columns):
             raise DataError(f"{path}: cannot read {line[:60]!r}")
-        found[words[0]] = [meaning[words[column]] for column in columns]
-    return found
+        by_word[words[0]] = [meaning[words[column]] for column in columns]
+    return by_word
 
 
 def _source(root: Path, train: dict[str, list[Path]], test: dict[str, list[Path]], names: Sequence[str]) -> Source:
@@ -229,9 +229,9 @@ def picture_part(paths: Sequence[Path], labels: Labels, scale: FullScale | None 
         for row, index in enumerate(indices):
             image = resize(decode(paths[index], scale), size)
             if image.shape[-2:] != images.shape[-2:]:
-                found = "x".join(map(str, image.shape[-2:]))
+                extent = "x".join(map(str, image.shape[-2:]))
                 raise DataError(
-                    f"{first[size]} is {height}x{width} but {paths[index]} is {found} pixels; "
+                    f"{first[size]} is {height}x{width} but {paths[index]} is {extent} pixels; "
                     "set image-size to scale all pictures to one size"
                 )
             images[row] = image[0]

@@ -49,20 +49,20 @@ def check_app(path: Path, nodes: int = DEFAULT_NODES) -> AppReport:
         raise ConfigError(f"nodes is {nodes}; allowed: a whole number from 1 to {MOST_NODES}")
     project = read_project(path.resolve())
     reasons = tuple(hopeless(project))
-    found = {} if reasons else try_app(project, nodes, SECONDS)
-    server = ServerFacts(**found.get("server", {}), audited=_imports(project.server, "audited"))
+    trial = {} if reasons else try_app(project, nodes, SECONDS)
+    server = ServerFacts(**trial.get("server", {}), audited=_imports(project.server, "audited"))
     report = AppReport(
         folder=str(project.folder), server_app=project.server_app, client_app=project.client_app, refused=reasons,
         nodes=nodes, run_config=dict(project.run_config), server=server,
-        client=ClientFacts(**found.get("client", {}), answers=_imports(project.client, "answer_audits")),
-        model=ModelFacts(**found.get("model", {})),
-        isolated=found.get("isolated", False),
+        client=ClientFacts(**trial.get("client", {}), answers=_imports(project.client, "answer_audits")),
+        model=ModelFacts(**trial.get("model", {})),
+        isolated=trial.get("isolated", False),
     )  # fmt: skip
     if reasons:
         return report
     return replace(
         report,
-        refused=tuple(found.get("refused", [])),
+        refused=tuple(trial.get("refused", [])),
         additions=lines_to_add(project, report),
         to_decide=tuple(questions(report, project)),
     )
@@ -75,10 +75,10 @@ def _imports(module: Module | None, name: str) -> bool:
 def hopeless(project: Project) -> Iterator[str]:
     """Reasons against an audit that the imports of an app's files show: the app is not tried."""
     if not project.packages() & TORCH:
-        others = [one for one in OTHERS if one in project.packages()]
+        others = [library for library in OTHERS if library in project.packages()]
         kind = f" (it imports {', '.join(others)})" if others else ""
         yield f"the app does not use PyTorch{kind}: probes and attacks differentiate a torch.nn.Module"
-    for name in sorted(PACKAGES & {one.partition(".")[0] for one in project.modules}):
+    for name in sorted(PACKAGES & {module.partition(".")[0] for module in project.modules}):
         yield f"the app's package {name} has the name of one of fedveil's packages, and hides it: rename the app's"
     for full in sorted(project.imports()):
         name = full.rpartition(".")[2]
@@ -104,5 +104,5 @@ def questions(report: AppReport, project: Project) -> Iterator[str]:
         yield PIXELS
         yield NORMALISATION
         yield LOSS
-    if any("LocalDpMod" in one or "clipping" in one for one in report.client.app_mods):
+    if any("LocalDpMod" in mod or "clipping" in mod for mod in report.client.app_mods):
         yield "ClientApp(mods=...) holds a privacy mod, which answers an audit with an error: give it to @app.train(mods=...)."

@@ -22,14 +22,14 @@ class Module:
     @cached_property
     def imported(self) -> dict[str, str]:
         """Each name that an import binds, anywhere in the file -> its full dotted name."""
-        found: dict[str, str] = {}
+        bound: dict[str, str] = {}
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Import):
-                tops = ((one, one.name.partition(".")[0]) for one in node.names)
-                found |= {one.asname or top: one.name if one.asname else top for one, top in tops}
+                tops = ((alias, alias.name.partition(".")[0]) for alias in node.names)
+                bound |= {alias.asname or top: alias.name if alias.asname else top for alias, top in tops}
             elif isinstance(node, ast.ImportFrom):
-                found |= {one.asname or one.name: f"{self.source_of(node)}.{one.name}" for one in node.names}
-        return found
+                bound |= {alias.asname or alias.name: f"{self.source_of(node)}.{alias.name}" for alias in node.names}
+        return bound
 
     def source_of(self, node: ast.ImportFrom) -> str:
         """The module that an import names, with the dots of a relative one resolved."""
@@ -81,7 +81,7 @@ class Project:
                 and isinstance(node.func, ast.Attribute)
                 and node.func.attr == "start"
             ):
-                if "grid" not in {one.arg for one in node.keywords} and len(node.args) < 2:
+                if "grid" not in {keyword.arg for keyword in node.keywords} and len(node.args) < 2:
                     continue
                 receiver = node.func.value
                 line = server.path.read_text(encoding="utf-8-sig").splitlines()[node.lineno - 1]
@@ -140,18 +140,18 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield f"{prefix}{key}", value
 
 
-def _follow(folder: Path, name: str, found: dict[str, Module]) -> None:
+def _follow(folder: Path, name: str, modules: dict[str, Module]) -> None:
     """Parses a module of the app and all that it imports from the app's folder."""
     base = folder.joinpath(*name.split("."))
-    path = next((one for one in (base.with_suffix(".py"), base / "__init__.py") if one.is_file()), None)
-    if name in found or not name or path is None:
+    path = next((file for file in (base.with_suffix(".py"), base / "__init__.py") if file.is_file()), None)
+    if name in modules or not name or path is None:
         return
     try:
-        module = found[name] = Module(name, path, ast.parse(path.read_text(encoding="utf-8-sig")))
+        module = modules[name] = Module(name, path, ast.parse(path.read_text(encoding="utf-8-sig")))
     except (OSError, ValueError, SyntaxError):
         return  # the trial names the error
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
             source = [module.source_of(node)] if isinstance(node, ast.ImportFrom) else []
-            for other in (*source, *(".".join([*source, one.name]) for one in node.names)):
-                _follow(folder, other, found)
+            for other in (*source, *(".".join([*source, alias.name]) for alias in node.names)):
+                _follow(folder, other, modules)

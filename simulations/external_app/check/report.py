@@ -121,26 +121,26 @@ class AppReport:
 def lines_to_add(project: Project, report: AppReport) -> tuple[Addition, ...]:
     """Additions to the file of the ClientApp and to that of the ServerApp, those that are missing."""
     client, server, model, start = project.client, project.server, report.model, project.start
-    found = list[Addition]()
+    additions = list[Addition]()
     if model.call and not (report.client.answers and report.server.audited):
         name, own = model.call.partition("(")[0], model.home in project.modules
         imported = "" if own else f"    from {model.home} import {name}\n\n"
         text = f"def {BUILDS}():\n{imported}    return {model.call.replace(chr(39), chr(34))}"
-        found.append(Addition(_file(project, _home(project, model)), "at the end", text))
+        additions.append(Addition(_file(project, _home(project, model)), "at the end", text))
     if client is not None and not report.client.answers:
         app = project.client_app.partition(":")[2]
         imports, name = _model(project, client, model)
         text = "\n".join(["from clients import answer_audits", *imports, "", ANSWERS.format(app=app, model=name)])
-        found.append(Addition(_file(project, client), "at the end", text))
+        additions.append(Addition(_file(project, client), "at the end", text))
     if server is not None and not report.server.audited:
         imports, name = _model(project, server, model)
         text = "\n".join(["from simulations.audited import audited", *imports])
-        found.append(Addition(_file(project, server), "at the top", text))
+        additions.append(Addition(_file(project, server), "at the top", text))
         where = (
             f"before `{start.strategy or 'strategy'}.start(` ({start.where})" if start else "before the strategy starts"
         )
-        found.append(Addition(_file(project, server), where, _audited(report, name, start)))
-    return tuple(found)
+        additions.append(Addition(_file(project, server), where, _audited(report, name, start)))
+    return tuple(additions)
 
 
 def results_folder(folder: Path) -> Path:
@@ -182,7 +182,7 @@ def _call(before: str, given: Sequence[str]) -> str:
     """A call; with each argument on a line of its own where one line would be too wide."""
     if len(line := f"{before}({', '.join(given)})") <= WIDEST:
         return line
-    return "\n".join([f"{before}(", *(f"    {one}," for one in given), ")"])
+    return "\n".join([f"{before}(", *(f"    {argument}," for argument in given), ")"])
 
 
 def printed(report: AppReport) -> str:
@@ -190,7 +190,7 @@ def printed(report: AppReport) -> str:
     parts = [_block(f"App {report.folder}", _apps(report))]
     if report.server.strategy:
         parts.append(_block("Server, in a trial up to its first round", _server(report)))
-    parts += [f"{RULE} Add to {one.file}, {one.where}:\n\n{one.text}" for one in report.additions]
+    parts += [f"{RULE} Add to {addition.file}, {addition.where}:\n\n{addition.text}" for addition in report.additions]
     if report.additions:
         parts.append(RULE)
     if report.to_decide:
@@ -233,6 +233,6 @@ def _end(report: AppReport) -> str:
         return _listed("Not ready: this app cannot be audited or checked as it is", report.refused)
     if not report.additions:
         return "Ready: the app answers audits, and its server is audited."
-    open_ones = any(word in one.text for one in report.additions for word in OPEN)
+    open_ones = any(word in addition.text for addition in report.additions for word in OPEN)
     completed = " and completed, as listed under To decide" if open_ones else ""
     return f"Ready once these lines are added{completed}. Then run the app, and open report.html in the results folder."

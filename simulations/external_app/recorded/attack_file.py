@@ -165,8 +165,8 @@ def without_rate(attacks: Sequence[AnyAttack]) -> tuple[list[AnyAttack], list[st
     Raises:
         ConfigError: When every attack needs one.
     """
-    left_out = [one for one in attacks if any(stage.needs_learning_rate for stage in stages_of(one))]
-    kept = [one for one in attacks if one not in left_out]
+    left_out = [attack for attack in attacks if any(stage.needs_learning_rate for stage in stages_of(attack))]
+    kept = [attack for attack in attacks if attack not in left_out]
     names = "; ".join(map(repr, left_out))
     if not kept:
         raise ConfigError(
@@ -218,8 +218,8 @@ def file_names(attacks: Sequence[AnyAttack]) -> list[str]:
 
 def guess_tensors(guess: Reconstruction | Labels) -> Tensors:
     """The guessed "labels", and of a reconstruction the "images", on the CPU."""
-    found = {"labels": guess.classes} if isinstance(guess, Labels) else {"labels": guess.labels, "images": guess.images}
-    return {name: tensor.detach().cpu().contiguous() for name, tensor in found.items()}
+    named = {"labels": guess.classes} if isinstance(guess, Labels) else {"labels": guess.labels, "images": guess.images}
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in named.items()}
 
 
 def attack_update(

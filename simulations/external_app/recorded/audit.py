@@ -111,9 +111,9 @@ class Owners(LocalGrid):
             return reply_to(message, {"metrics": metrics({})})
         kind = str(values_of(message, "config")["kind"])
         if kind == BASELINES:
-            found = scores_to_texts(truth.baselines(self.num_classes))
+            scores = scores_to_texts(truth.baselines(self.num_classes))
             pictures = to_record({f"original-0-{at}": image for at, image in enumerate(truth.images[:MOST_PICTURES])})
-            return reply_to(message, {"metrics": metrics({**found}), "pictures": pictures})
+            return reply_to(message, {"metrics": metrics({**scores}), "pictures": pictures})
         ((guess, _),) = read_guesses(kind, tensors_of(message, "guesses"), 1, None)
         assert isinstance(guess, Reconstruction | Labels)
         return reply_to(message, {"metrics": metrics({**scores_to_texts({ALONE: truth.score(guess)})})})
@@ -141,12 +141,12 @@ class RecordedAuditor(Auditor):
     def turn_to(self, replies: Sequence[Attackable]) -> list[SeenUpdate]:
         """Take up a round: its truths, its observations and its updates."""
         truth = self.prepared.truth
-        self.owners.truths = {one.client: truth[one.round, one.client] for one in replies} if truth else {}
-        self.replies, self._guesses = {one.client: one for one in replies}, defaultdict(dict)
-        self.observed = {one.client: one.observe() for one in replies}
+        self.owners.truths = {reply.client: truth[reply.round, reply.client] for reply in replies} if truth else {}
+        self.replies, self._guesses = {reply.client: reply for reply in replies}, defaultdict(dict)
+        self.observed = {reply.client: reply.observe() for reply in replies}
         return [
-            SeenUpdate(client, 0, one.num_examples, one.update, one.local_steps, train_mode=one.train_mode)
-            for client, one in self.observed.items()
+            SeenUpdate(client, 0, seen.num_examples, seen.update, seen.local_steps, train_mode=seen.train_mode)
+            for client, seen in self.observed.items()
         ]
 
     def card(self, task: Task, kind: Kind, seen: Sequence[Seen], accuracy: float | None, **facts: Any) -> ThreatCard:
@@ -155,7 +155,7 @@ class RecordedAuditor(Auditor):
         defense = task.plan.pipeline or "none: whether one acted on the replies before they were sent is unknown"
         statistics = "none" if card.batch_norm_statistics == "none" else "sent, as recorded"
         # A rate that one reply takes from the settings is no more certain for the others.
-        rate = next((one.rate_source for one in self.replies.values() if one.rate_source != OF_ROUND), OF_ROUND)
+        rate = next((reply.rate_source for reply in self.replies.values() if reply.rate_source != OF_ROUND), OF_ROUND)
         # That the server knows the classes is the user's word on this server, and no bound on others.
         labels = KnownLabels.KNOWN if self.prepared.request.settings.labels else KnownLabels.UNKNOWN
         return card.but(reported_defence=defense, learning_rate=rate, batch_norm_statistics=statistics, labels=labels)
@@ -173,12 +173,12 @@ class RecordedAuditor(Auditor):
             guesses = [
                 guess_safely(
                     attack,
-                    self.observed[one.partition],
+                    self.observed[update.partition],
                     task.plan.seed,
                     # As ``attack_update`` draws for the one update in a file.
-                    *((task.round, one.partition) if self.recorded else ()),
+                    *((task.round, update.partition) if self.recorded else ()),
                 )
-                for one in job.observed.seen
+                for update in job.observed.seen
             ]
             turns.note(attack, guesses)
             self._audit(job, Outcome(attack, guesses, round(time.perf_counter() - start, 3)))
@@ -186,10 +186,10 @@ class RecordedAuditor(Auditor):
 
     def _audit(self, job: AttackJob, outcome: Outcome) -> None:
         """Keeps the guesses, has them scored, and adds a row where all of them failed as a whole."""
-        for one, guess in zip(job.observed.seen, outcome.guesses, strict=not outcome.error):
-            kept, name = self._guesses[one.partition], self.names[repr(outcome.attack)]
+        for update, guess in zip(job.observed.seen, outcome.guesses, strict=not outcome.error):
+            kept, name = self._guesses[update.partition], self.names[repr(outcome.attack)]
             kept |= {f"{name}/{kind}": tensor for kind, tensor in guess_tensors(guess).items()}
-            file = f"round-{job.task.round:04d}-client-{one.partition}.safetensors"
+            file = f"round-{job.task.round:04d}-client-{update.partition}.safetensors"
             save_file(kept, self.folder / file)
         super()._audit(job, outcome)
         if not outcome.why_none and all(map(found_nothing, outcome.guesses)):
@@ -209,7 +209,7 @@ def attack_rounds(prepared: PreparedAudit, plan: AppPlan, results: AppResults, b
     needless = {UPDATE: Needless.SKIP} if prepared.request.settings.update_attacks == AUTO else {}
     audit = UpdateAudit(auditor, {UPDATE: tuple(prepared.attacks)}, rounds, max(rounds), "p00", needless)
     for server_round, replies in rounds.items():
-        batch = max(one.settings.batch_size for one in replies)
+        batch = max(reply.settings.batch_size for reply in replies)
         task = replace(plan, batch_size=batch).at(server_round, replies[0].settings.learning_rate)
         results.row(task, **_recorded(prepared, server_round, replies))
         seen = auditor.turn_to(replies)
@@ -224,9 +224,9 @@ def _recorded(prepared: PreparedAudit, server_round: int, replies: Sequence[Atta
         "metric": RECORDED,
         "value": float(len(replies)),
         "n": len(replies),
-        "clients": {str(one.client): str(one.node) for one in replies if recorded},
-        "examples": [one.settings.num_examples for one in replies],
-        "local_steps": [one.settings.local_steps for one in replies],
+        "clients": {str(reply.client): str(reply.node) for reply in replies if recorded},
+        "examples": [reply.settings.num_examples for reply in replies],
+        "local_steps": [reply.settings.local_steps for reply in replies],
         "unusable": [f"node {node}: {why}" for at, node, why in replayed.unusable if at == server_round],
         "assumed": list(replayed.assumed),
         "warnings": list(replayed.warnings),
@@ -249,11 +249,11 @@ def prepare(request: Request) -> PreparedAudit:
     truth = {}
     if settings.originals:
         truth = read_originals(Path(settings.originals), replayed.attackable, knowledge.auxiliary)
-        images = torch.cat([one.images for one in truth.values()])
+        images = torch.cat([original.images for original in truth.values()])
         knowledge, overlap = without_truth(knowledge, images, settings.auxiliary_data)
-        replayed = replace(replayed, assumed=[*replayed.assumed, *(f"{BEYOND}{one}" for one in overlap)])
+        replayed = replace(replayed, assumed=[*replayed.assumed, *(f"{BEYOND}{text}" for text in overlap)])
     attacks = attacks_of(settings)
-    if not all(one.settings.learning_rate for one in replayed.attackable):
+    if not all(reply.settings.learning_rate for reply in replayed.attackable):
         attacks, left_out = without_rate(attacks)
         replayed = replace(replayed, assumed=[*replayed.assumed, *left_out])
     with naming("update-attacks"):

@@ -83,18 +83,18 @@ def of_rows(read: ReadRun, rows: Iterable[Row]) -> list[Attacked]:
         for row in rows
         if row.is_attack and row.metric == ATTACK.name
     }
-    found = []
-    for finding in (one for summary in read.summaries for one in summary.findings):
+    attacks = []
+    for finding in (outcome for summary in read.summaries for outcome in summary.findings):
         for cell in finding.cells:
             failure = failures.get((cell.round, cell.attack), "")
             shown = replace(cell, scores={}, null_scores={}) if failure else cell
-            found.append(Attacked(shown, finding.verdict_of(cell), failure))
-    return sorted(found, key=lambda one: one.cell.round)
+            attacks.append(Attacked(shown, finding.verdict_of(cell), failure))
+    return sorted(attacks, key=lambda attack: attack.cell.round)
 
 
 def _conclude(
     console: Terminal,
-    found: Sequence[Attacked],
+    attacks: Sequence[Attacked],
     out: Path,
     *,
     scored: bool,
@@ -105,41 +105,41 @@ def _conclude(
 
     With ``as_json`` also a line of JSON, as `fedveil attack --help` describes it. Returns whether all attacks failed.
     """  # fmt: skip
-    made, page = [one for one in found if not one.failure], out / "report.html"
+    made, page = [attack for attack in attacks if not attack.failure], out / "report.html"
     if scored:
-        console.print(_table(found))
-        if any(one.verdict == Verdict.UNKNOWN for one in made):
+        console.print(_table(attacks))
+        if any(attack.verdict == Verdict.UNKNOWN for attack in made):
             console.say(UNJUDGED)
     elif made:
-        names = "; ".join(dict.fromkeys(one.cell.attack for one in made))
+        names = "; ".join(dict.fromkeys(attack.cell.attack for attack in made))
         console.say(f"No guess was scored, as no originals were given. The guesses of {names} are in {out / 'guesses'}")
-    for one in found:
-        if one.failure:
-            if untried(one.failure):
-                console.say(f"round {one.cell.round}, {one.cell.attack} {one.failure}")
+    for entry in attacks:
+        if entry.failure:
+            if untried(entry.failure):
+                console.say(f"round {entry.cell.round}, {entry.cell.attack} {entry.failure}")
             else:
-                errors.say(f"round {one.cell.round}, {one.cell.attack} failed: {one.failure}")
+                errors.say(f"round {entry.cell.round}, {entry.cell.attack} failed: {entry.failure}")
     console.say(f"report: {page}")
     if as_json:
-        about = {"claims": list(map(asdict, claims)), "attacks": [one.to_json() for one in found]}
+        about = {"claims": list(map(asdict, claims)), "attacks": [attack.to_json() for attack in attacks]}
         print_json({"directory": str(out), "page": str(page), "scored": scored, **about})
     return not made
 
 
-def _table(found: Sequence[Attacked]) -> Table:
+def _table(attacks: Sequence[Attacked]) -> Table:
     """A line for each attack on each round."""
-    judged = ["verdict"] if any(one.verdict for one in found) else []
+    judged = ["verdict"] if any(attack.verdict for attack in attacks) else []
     rows = (
         [
-            str(one.cell.round),
-            one.cell.attack,
-            *([one.verdict or NOTHING] if judged else []),
-            one.result,
-            "\n".join(f"{name} {decibel(value)}" for name, value in one.decibels.items() if value is not None)
+            str(attack.cell.round),
+            attack.cell.attack,
+            *([attack.verdict or NOTHING] if judged else []),
+            attack.result,
+            "\n".join(f"{name} {decibel(value)}" for name, value in attack.decibels.items() if value is not None)
             or NOTHING,
-            percent(one.cell.mean(*LABELS.decides)),
+            percent(attack.cell.mean(*LABELS.decides)),
         ]
-        for one in found
+        for attack in attacks
     )
     return table(["round", "attack", *judged, "identified"], ("PSNR, dB", "labels"), rows)
 
@@ -168,12 +168,12 @@ def attack_updates(console: Terminal, request: Request, out: Path, *, as_json: b
         console.say(f"claim of the app: {claim.text}")
     with _shown(console) as begin:
         rows = run(prepared, out, begin)
-    found, scored = of_rows(read_run(out), rows), bool(prepared.truth)
+    attacks, scored = of_rows(read_run(out), rows), bool(prepared.truth)
     if recorded and not scored:
         console.say(
             "for scores: clients.save_originals keeps the originals in the client; the report shows the lines to add"
         )
-    return _conclude(console, found, out, scored=scored, as_json=as_json, claims=replayed.claims)
+    return _conclude(console, attacks, out, scored=scored, as_json=as_json, claims=replayed.claims)
 
 
 @contextmanager

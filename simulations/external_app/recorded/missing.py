@@ -75,7 +75,7 @@ def require_complete(update: Path, values: Mapping[str, Any], out: Path) -> Requ
     problems += contradictions(request.settings, of_recording=update.is_dir())
     problems += [f"{key} is missing; {KEYS[key].description}" for key in NEEDED if not values.get(key)]
     if problems:
-        listed = [f"{len(problems)} arguments are missing or wrong:", *(f"- {one}" for one in problems)]
+        listed = [f"{len(problems)} arguments are missing or wrong:", *(f"- {problem}" for problem in problems)]
         raise ConfigError("\n".join(listed if len(problems) > 1 else problems))
     return request
 
@@ -98,13 +98,13 @@ def replies_of(request: Request) -> tuple[list[RecordedReply], list[RecordedRepl
 def _chosen(replies: list[RecordedReply], rounds: str) -> list[RecordedReply]:
     """The replies of rounds such as "1,3" or "last"; ``ConfigError`` for rounds that are not there."""
     there = sorted({reply.round for reply in replies})
-    named = {str(one): [one] for one in there} | {"first": there[:1], "last": there[-1:], "all": there}
+    named = {str(number): [number] for number in there} | {"first": there[:1], "last": there[-1:], "all": there}
     words = [word.strip() for word in rounds.split(",")]
     if not named.keys() >= set(words):
         raise ConfigError(
             f"attack-rounds is {rounds!r}; allowed: first, last, all, and of {', '.join(map(str, there)) or 'none'}"
         )
-    wanted = {one for word in words for one in named[word]}
+    wanted = {number for word in words for number in named[word]}
     return [reply for reply in replies if reply.round in wanted]
 
 
@@ -117,19 +117,19 @@ def _unfit(request: Request, fields: Sequence[str], owner: str, what: str) -> It
 
 def _filled(request: Request, usable: Sequence[RecordedReply]) -> Request:
     """With what the recording says of momentum and weight decay, and the originals of the normalisation, where no setting does."""
-    settings, found, assumed = request.settings, dict[str, Any](), list[str]()
+    settings, filled, assumed = request.settings, dict[str, Any](), list[str]()
     for field, names in (("momentum", MOMENTA), ("weight_decay", DECAYS)):
-        value = next((one for reply in usable if (one := reply.number(*names)) is not None), None)
+        value = next((number for reply in usable if (number := reply.number(*names)) is not None), None)
         if field not in settings.model_fields_set and value is not None and 0 < value < 1:
-            found[field] = float(value)
+            filled[field] = float(value)
             assumed.append(
                 f"Whether {value:g}, which the recording gives as {field.replace('_', ' ')}, is that of the clients' SGD: it was "
                 f"assumed. {key_of(field)} replaces it."
             )
     if not settings.normalisation and (stated := _stated_normalisation(settings, usable)):
-        found["normalisation"] = stated
+        filled["normalisation"] = stated
         assumed.append(f"The normalisation: {stated} (mean/std) was read from the originals.")
-    return Request(request.update, settings.model_copy(update=found), tuple(assumed))
+    return Request(request.update, settings.model_copy(update=filled), tuple(assumed))
 
 
 def _counted(request: Request) -> Request:
@@ -152,7 +152,7 @@ def _stated_normalisation(settings: AttackSettings, usable: Sequence[RecordedRep
 def _missing_numbers(request: Request, usable: Sequence[RecordedReply]) -> Iterator[str]:
     """What no reply has; a reply that alone lacks a number is left out later."""
     first, *others = [numbers_of_reply(reply, request.settings).missing for reply in usable] or [{}]
-    return (text for key, text in first.items() if all(key in one for one in others))
+    return (text for key, text in first.items() if all(key in other for other in others))
 
 
 def _missing_originals(settings: AttackSettings, usable: Sequence[RecordedReply]) -> Iterator[str]:
@@ -160,11 +160,11 @@ def _missing_originals(settings: AttackSettings, usable: Sequence[RecordedReply]
         return
     folder = Path(settings.originals)
     if without := [reply for reply in usable if originals_file(folder, reply.round, reply.node) is None]:
-        one = without[0]
+        first = without[0]
         more = f" ({len(without)} replies have none)" if len(without) > 1 else ""
         yield (
-            f"originals: {folder} has neither round-{one.round:04d}-node-{one.node}.safetensors nor "
-            f"node-{one.node}.safetensors{more}; clients.save_originals writes them in the client"
+            f"originals: {folder} has neither round-{first.round:04d}-node-{first.node}.safetensors nor "
+            f"node-{first.node}.safetensors{more}; clients.save_originals writes them in the client"
         )
     stated = _stated_normalisation(settings, usable)
     given, own = (list(map(set, mean_and_std(text))) for text in (settings.normalisation, stated))
@@ -186,7 +186,7 @@ trainloader = save_originals(
 
 def steps_to_scores(settings: AttackSettings) -> list[list[str]]:
     """[What to do, lines of code or a command], so that the next recording's guesses are scored."""
-    known = [repr(one[0] if len(one) == 1 else one) for one in mean_and_std(settings.normalisation)]
+    known = [repr(numbers[0] if len(numbers) == 1 else numbers) for numbers in mean_and_std(settings.normalisation)]
     mean, std = known or ("...", "...")
     values = settings.model_dump(by_alias=True, exclude_unset=True) | {"originals": FOLDER}
     ordered = sorted(values, key=lambda key: FIRST.index(key) if key in FIRST else len(FIRST))

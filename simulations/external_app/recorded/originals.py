@@ -72,16 +72,16 @@ class Truth:
 
     def score(self, guess: Reconstruction | Labels) -> Scores:
         """Every metric of a guess, as the rows of a run name them; an exact copy scores ``MAX_PSNR``."""
-        found: Scores = {}
+        scores: Scores = {}
         if isinstance(guess, Reconstruction):
             pairs = self.pairs(guess.images)
-            found = image_scores(guess.images, self.images, pairs, "original")
-            found |= identified(guess.images, pairs, *self.candidates, paired=False) | flat_psnr(self.images, pairs[1])
-            found |= {PLACE.of(): pairs[1].tolist()}
+            scores = image_scores(guess.images, self.images, pairs, "original")
+            scores |= identified(guess.images, pairs, *self.candidates, paired=False) | flat_psnr(self.images, pairs[1])
+            scores |= {PLACE.of(): pairs[1].tolist()}
             guess = Labels(guess.labels)
         if self.labels is not None:
-            found[LABEL_ACCURACY.of()] = [score(guess, self.labels)[LABEL_ACCURACY.name]]
-        return found
+            scores[LABEL_ACCURACY.of()] = [score(guess, self.labels)[LABEL_ACCURACY.name]]
+        return scores
 
     def baselines(self, num_classes: int) -> dict[GuessName, Scores]:
         """Null baselines and scales with their scores."""
@@ -89,14 +89,14 @@ class Truth:
         nulls = null_baselines(self.images, torch.zeros_like(self.images[0]) if mean is None else mean)
         if mean is None:
             del nulls["mean"]
-        found = {GuessName(Role.NULL_BASELINE, name): self.score(null) for name, null in nulls.items()}
-        found[BLURRED] = self.score(Reconstruction(blurred(self.images), torch.full((len(self.images),), -1)))
-        for scores in found.values():  # of classes they say nothing
+        scored = {GuessName(Role.NULL_BASELINE, name): self.score(null) for name, null in nulls.items()}
+        scored[BLURRED] = self.score(Reconstruction(blurred(self.images), torch.full((len(self.images),), -1)))
+        for scores in scored.values():  # of classes they say nothing
             scores.pop(LABEL_ACCURACY.of(), None)
         if self.labels is not None:
             targets = F.one_hot(self.labels, num_classes).float()
-            found[UNIFORM] = {LABEL_ACCURACY.of(): uniform_label_accuracy(Batch(self.images, targets))}
-        return found
+            scored[UNIFORM] = {LABEL_ACCURACY.of(): uniform_label_accuracy(Batch(self.images, targets))}
+        return scored
 
 
 def read_originals(folder: Path, replies: Sequence[Attackable], auxiliary: Batch) -> dict[tuple[int, int], Truth]:
@@ -113,15 +113,15 @@ def read_originals(folder: Path, replies: Sequence[Attackable], auxiliary: Batch
     Raises:
         ConfigError: When a file does not fit its reply.
     """
-    found: dict[tuple[int, int], NamedTensors] = {}
-    for one in replies:
-        path = originals_file(folder, one.round, one.node) or folder
-        found[one.round, one.client] = read_truth(path, one.settings)
-    every = torch.cat([*(truth["images"] for truth in found.values()), auxiliary.images])
-    labels = [truth.get("labels") for truth in found.values()]
-    known = [one for one in labels if one is not None]
+    given: dict[tuple[int, int], NamedTensors] = {}
+    for reply in replies:
+        path = originals_file(folder, reply.round, reply.node) or folder
+        given[reply.round, reply.client] = read_truth(path, reply.settings)
+    every = torch.cat([*(truth["images"] for truth in given.values()), auxiliary.images])
+    labels = [truth.get("labels") for truth in given.values()]
+    known = [own for own in labels if own is not None]
     classes = torch.cat([*known, auxiliary.targets.argmax(1)]) if len(known) == len(labels) else None
-    return {place: _with_others(truth["images"], truth.get("labels"), every, classes) for place, truth in found.items()}
+    return {place: _with_others(truth["images"], truth.get("labels"), every, classes) for place, truth in given.items()}
 
 
 def _with_others(images: Tensor, labels: Tensor | None, every: Tensor, classes: Tensor | None) -> Truth:
@@ -147,10 +147,10 @@ def read_truth(path: Path, settings: AttackSettings) -> Tensors:
     Raises:
         ConfigError: When the file holds anything else.
     """
-    found = read_file("originals", path)
-    if "images" not in found or set(found) - {"images", "labels"}:
-        raise ConfigError(f"originals: {path} holds {few(found)}; allowed: 'images', and perhaps 'labels'")
-    images, expected = found["images"], (settings.num_examples, *settings.shape)
+    tensors = read_file("originals", path)
+    if "images" not in tensors or set(tensors) - {"images", "labels"}:
+        raise ConfigError(f"originals: {path} holds {few(tensors)}; allowed: 'images', and perhaps 'labels'")
+    images, expected = tensors["images"], (settings.num_examples, *settings.shape)
     if images.shape != expected or not images.is_floating_point():
         raise ConfigError(
             f"originals: images are {images.dtype} {tuple(images.shape)}; allowed: floating point {expected}"
@@ -159,8 +159,8 @@ def read_truth(path: Path, settings: AttackSettings) -> Tensors:
         low, high = images.min(), images.max()
         raise ConfigError(f"originals: images run from {low:g} to {high:g}; allowed: 0 to 1, before normalisation")
     truth = {"images": images.float()}
-    if "labels" in found:
-        labels, num_examples, num_classes = found["labels"], settings.num_examples, settings.num_classes
+    if "labels" in tensors:
+        labels, num_examples, num_classes = tensors["labels"], settings.num_examples, settings.num_classes
         allowed = f"allowed: whole numbers from 0 to {num_classes - 1}, of shape ({num_examples},)"
         if labels.dtype not in WHOLE or labels.shape not in ((num_examples,), (num_examples, 1)):
             raise ConfigError(f"originals: labels are {labels.dtype} {tuple(labels.shape)}; {allowed}")

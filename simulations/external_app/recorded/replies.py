@@ -116,7 +116,7 @@ def read_updates(request: Request) -> Replay:
         replayed = _of_recording(request) if request.update.is_dir() else _of_file(request)
     except RecordingError as error:
         raise ConfigError(str(error)) from error
-    largest = max(replayed.attackable, key=lambda one: one.settings.num_examples)
+    largest = max(replayed.attackable, key=lambda reply: reply.settings.num_examples)
     check_memory(build(largest.settings), largest.settings, attacks)
     return replayed
 
@@ -124,22 +124,22 @@ def read_updates(request: Request) -> Replay:
 def _of_recording(request: Request) -> Replay:
     replies, usable = replies_of(request)
     nodes = sorted({reply.node for reply in replies})
-    found, faulty = _sorted_out(usable, nodes, request)
-    app, arrays = AppModel.of(build(found[0].settings)), usable[0].sent_arrays()
+    sound, faulty = _sorted_out(usable, nodes, request)
+    app, arrays = AppModel.of(build(sound[0].settings)), usable[0].sent_arrays()
     named = app.named(tensors_of(arrays))
     renamed = not all(ours.endswith(theirs) for ours, theirs in zip(named, arrays, strict=True))
     assumed = [
         *assumptions(request.settings, unsent=len(app.unsent(named))),
         *_of_replies(request, usable[0], renamed=renamed),
-        *_of_rates(request.settings, found),
+        *_of_rates(request.settings, sound),
         *request.assumed,
     ]
-    assumed += dict.fromkeys(text for one in found for text in one.inferred)
+    assumed += dict.fromkeys(text for kept in sound for text in kept.inferred)
     claims = PrivacyClaims(wrappers_named(strategy_of(request.update)))
     for reply in replies:
         claims.read(reply.round, reply.node, (reply.values.get("metrics") or {}).values())
     unusable = [(reply.round, reply.node, reply.unusable) for reply in replies if reply.unusable] + faulty
-    return Replay(found, unusable, nodes, assumed, claims.found(), hidden_rates(request.settings.learning_rate, found))
+    return Replay(sound, unusable, nodes, assumed, claims.found(), hidden_rates(request.settings.learning_rate, sound))
 
 
 def _of_file(request: Request) -> Replay:
@@ -148,9 +148,9 @@ def _of_file(request: Request) -> Replay:
     settings = given.but(num_examples=given.num_examples or 1, local_steps=given.local_steps or 1)
     _, absent = started(settings)
     source = OF_SETTING if settings.learning_rate else NO_RATE
-    one = Attackable(1, 0, 0, settings, partial(observe_file, request.update), source)
-    seen, warnings = one.observe(), list[str]()
-    one = one.with_rate(seen)
+    reply = Attackable(1, 0, 0, settings, partial(observe_file, request.update), source)
+    seen, warnings = reply.observe(), list[str]()
+    reply = reply.with_rate(seen)
     assumed = assumptions(settings)
     if not given.num_examples:
         assumed.append("How many examples there were: one was assumed, for want of num-examples.")
@@ -166,12 +166,12 @@ def _of_file(request: Request) -> Replay:
         )
     if not settings.local and resembles_weights(seen.update, seen.model):
         warnings.append(f"{request.update} is close to the global weights: if it holds local weights, set local = true")
-    return Replay([one], [], [one.node], [*assumed, *_of_rates(settings, [one])], (), warnings)
+    return Replay([reply], [], [reply.node], [*assumed, *_of_rates(settings, [reply])], (), warnings)
 
 
 def assumptions(settings: AttackSettings, *, unsent: int = 0) -> list[str]:
     """Facts that no update shows, each with the assumption in its place; ``unsent`` frozen tensors are in no message."""
-    found = [
+    facts = [
         f"Whether a defence acted on the replies before they were sent: {settings.defenses or 'none'} was assumed.",
         f"Which optimizer the clients ran, and that its state starts anew each round: SGD with momentum {settings.momentum:g}"
         f"{' (Nesterov)' if settings.nesterov else ''} and weight decay {settings.weight_decay:g} was assumed.",
@@ -182,66 +182,66 @@ def assumptions(settings: AttackSettings, *, unsent: int = 0) -> list[str]:
         f"Whether {settings.model} computes what the clients' model does: names and shapes agree, and no more was compared.",
     ]
     if unsent:
-        found.append(
+        facts.append(
             f"Whether training starts from the {unsent} frozen tensors that no message holds, as the model builds them: assumed."
         )
     if not settings.labels:
-        found.append("Which classes the examples have: attacks inferred them where they need them.")
+        facts.append("Which classes the examples have: attacks inferred them where they need them.")
     if not settings.normalisation:
-        found.append("How images are normalised: mean 0 and std 1 were assumed, for want of normalisation.")
+        facts.append("How images are normalised: mean 0 and std 1 were assumed, for want of normalisation.")
     if settings.auxiliary_data and not settings.originals:
-        found.append(
+        facts.append(
             f"Whether {settings.auxiliary_data} holds the clients' own images: attacks that learn from it would know what they "
             "guess."
         )
     if not settings.originals:
-        found.append(
+        facts.append(
             "What the images were: without originals nothing is scored, and no attack is validated or refuted."
         )
-    return found
+    return facts
 
 
 def _of_replies(request: Request, reply: RecordedReply, *, renamed: bool) -> list[str]:
     """Facts that a recording, of which the first reply is given, does not show; ``renamed``: its arrays have other names."""
     settings = request.settings
-    found = [
+    facts = [
         "Whether replies hold weights: weights were assumed; a reply that looks like a difference of weights is not attacked.",
         *_ignored(strategy_of(request.update), reply),
     ]
     if not settings.batch_size and not reply.number(*BATCHES):
-        found.append(
+        facts.append(
             f"How many examples a step saw: all of them in each of the {settings.local_steps} local steps, for want of batch-size."
         )
     if not settings.num_examples:
-        found.append("How many examples there were: the clients' own counts were believed.")
+        facts.append("How many examples there were: the clients' own counts were believed.")
     if renamed:
-        found.append(
+        facts.append(
             f"Which array is which: their names are not those of {settings.model}, so they were taken in order."
         )
-    return found
+    return facts
 
 
-def _of_rates(settings: AttackSettings, found: Sequence[Attackable]) -> list[str]:
+def _of_rates(settings: AttackSettings, replies: Sequence[Attackable]) -> list[str]:
     """Where local steps and learning rates come from, which no setting gave."""
     sentences = []
-    if not settings.local_steps and not all(one.inferred for one in found):
+    if not settings.local_steps and not all(reply.inferred for reply in replies):
         sentences.append(
             "How many local steps there were: counted from the local epochs, the batch size and the examples."
         )
     if settings.learning_rate:
         return sentences
     for source, text in RATE_SENTENCES.items():
-        of_source = [one.settings.learning_rate for one in found if one.rate_source == source]
+        of_source = [reply.settings.learning_rate for reply in replies if reply.rate_source == source]
         if of_source:
             sentences.append(text.format(", ".join(f"{rate:g}" for rate in dict.fromkeys(of_source))))
     return sentences
 
 
-def hidden_rates(given: float, found: Sequence[Attackable]) -> list[str]:
+def hidden_rates(given: float, replies: Sequence[Attackable]) -> list[str]:
     """Warnings about rounds whose recorded learning rates learning-rate replaces by another one; none where it is not ``given``."""
     rates = defaultdict[int, dict[int, float | None]](dict)
-    for one in found:
-        rates[one.round][one.client] = one.stated_rate
+    for reply in replies:
+        rates[reply.round][reply.client] = reply.stated_rate
     return list(filter(None, (_other_rates(at, known, given) for at, known in rates.items())))
 
 
@@ -265,16 +265,16 @@ def _other_rates(server_round: int, rates: Mapping[int, float | None], used: flo
 
 def _ignored(names: Sequence[str], reply: RecordedReply) -> list[str]:
     """What the server's own strategy asks of clients, and the attacks ignore."""
-    found = []
+    sentences = []
     if (mu := reply.number("proximal-mu")) and mu > 0:
-        found.append(
+        sentences.append(
             f"FedProx asks clients for a proximal term of weight {mu:g}: 0 in the first step, left out in later ones."
         )
     if clipped := [name for name in names if name.startswith("DifferentialPrivacyClientSide")]:
-        found.append(
+        sentences.append(
             f"{clipped[0]} asks clients to clip their updates: by how much each was scaled down is not in the recording."
         )
-    return found
+    return sentences
 
 
 def _sorted_out(
@@ -285,21 +285,21 @@ def _sorted_out(
     Raises:
         ConfigError: When none does: then it is the settings that do not fit.
     """
-    found, faulty, errors = list[Attackable](), list[tuple[int, int, str]](), list[Exception]()
+    sound, faulty, errors = list[Attackable](), list[tuple[int, int, str]](), list[Exception]()
     for reply in usable:
         try:
             numbers = numbers_of_reply(reply, request.settings)
             if numbers.missing:
                 raise ConfigError("; ".join(numbers.missing.values()))
             own = request.settings.but(**numbers.values)
-            one = Attackable(
+            made = Attackable(
                 reply.round, reply.node, nodes.index(reply.node), own, partial(observe_reply, reply), numbers.rate_source,
                 numbers.inferred, reply.number(*RATES),
             )  # fmt: skip
-            found.append(one.with_rate(one.observe()))
+            sound.append(made.with_rate(made.observe()))
         except (ConfigError, RecordingError) as error:
             faulty.append((reply.round, reply.node, str(error)))
             errors.append(error)
-    if not found:
+    if not sound:
         raise errors[0]
-    return found, faulty
+    return sound, faulty

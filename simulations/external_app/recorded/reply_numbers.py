@@ -102,8 +102,8 @@ def _steps(settings: AttackSettings, by_epochs: int, reply: RecordedReply) -> tu
 
 
 def _absent(reply: RecordedReply, names: Sequence[str], key: str) -> str:
-    found = reply.number(*names)
-    shown, what = "" if found is None else f" ({found:g})", " or ".join(map(repr, names))
+    number = reply.number(*names)
+    shown, what = "" if number is None else f" ({number:g})", " or ".join(map(repr, names))
     return f"{reply.path} holds no {what} above 0{shown}; set {key}"
 
 
@@ -136,7 +136,7 @@ def counted_steps(reply: RecordedReply) -> int:
 
 def _counters(file: Any) -> dict[str, int]:
     slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
-    counters = [name for name, one in slices.items() if one.get_dtype() == "I64" and not one.get_shape()]
+    counters = [name for name, part in slices.items() if part.get_dtype() == "I64" and not part.get_shape()]
     return {name: int(file.get_tensor(name)) for name in counters}
 
 
@@ -150,7 +150,7 @@ def normalisation_of(path: Path) -> str:
     """The client's normalisation, such as "0.5,0.5/0.2,0.3"; empty where the file does not state it."""
 
     def stated(file: Any) -> str:
-        found = json.loads((file.metadata() or {}).get("normalisation", "{}"))
-        return "/".join(",".join(f"{float(one):.9g}" for one in found[key]) for key in ("mean", "std"))
+        numbers = json.loads((file.metadata() or {}).get("normalisation", "{}"))
+        return "/".join(",".join(f"{float(number):.9g}" for number in numbers[key]) for key in ("mean", "std"))
 
     return _read(path, stated, "")

@@ -40,11 +40,11 @@ def whole_numbers(text: str) -> list[int]:
 def mean_and_std(text: str) -> list[tuple[float, ...]]:
     """The finite means and the positive standard deviations of "0.5,0.4/0.2,0.3"; none when it holds anything else."""
     try:
-        found = [tuple(map(float, part.split(","))) for part in text.split("/")]
+        parts = [tuple(map(float, part.split(","))) for part in text.split("/")]
     except ValueError:
         return []
-    finite = all(math.isfinite(value) for part in found for value in part)
-    return found if finite and len(found) == 2 and min(found[1]) > 0 else []
+    finite = all(math.isfinite(value) for part in parts for value in part)
+    return parts if finite and len(parts) == 2 and min(parts[1]) > 0 else []
 
 
 @dataclass(frozen=True)
@@ -156,19 +156,19 @@ class Request:
 
 def contradictions(settings: AttackSettings, *, of_recording: bool = False) -> list[str]:
     """Values that are allowed, but not together: sentences that begin with a key; model, classes and shape may be missing."""
-    found, shape, classes = list[str](), shape_of(settings.input_shape), settings.num_classes
+    problems, shape, classes = list[str](), shape_of(settings.input_shape), settings.num_classes
     examples = settings.num_examples or (0 if of_recording else 1)
     if 0 < examples < settings.batch_size:
-        found.append(f"batch-size is {settings.batch_size}; allowed: at most num-examples, {examples}")
+        problems.append(f"batch-size is {settings.batch_size}; allowed: at most num-examples, {examples}")
     if settings.nesterov and not settings.momentum:
-        found.append("nesterov is true with a momentum of 0; allowed: with a momentum above 0")
+        problems.append("nesterov is true with a momentum of 0; allowed: with a momentum above 0")
     if shape and any(len(values) not in (1, shape[0]) for values in mean_and_std(settings.normalisation)):
-        found.append(
+        problems.append(
             f"normalisation is {settings.normalisation!r}; allowed: one number each, or one for each of {shape[0]} channels"
         )
     known = whole_numbers(settings.labels)
     if known and classes and max(known) >= classes:
-        found.append(f"labels is {settings.labels!r}; allowed: classes from 0 to {classes - 1}, such as 3,5")
+        problems.append(f"labels is {settings.labels!r}; allowed: classes from 0 to {classes - 1}, such as 3,5")
     elif known and len(known) != examples:
-        found.append(f"labels holds {len(known)} classes; num-examples is {examples}, and one each is needed")
-    return found
+        problems.append(f"labels holds {len(known)} classes; num-examples is {examples}, and one each is needed")
+    return problems

@@ -131,7 +131,7 @@ def read_file(key: str, path: Path) -> Tensors:
         raise ConfigError(f"{key}: {path} cannot be read as safetensors: {error}") from error
 
 
-def model_tensors(where: str, found: NamedTensors, model: nn.Module) -> Tensors:
+def model_tensors(where: str, tensors: NamedTensors, model: nn.Module) -> Tensors:
     """Tensors as float32: every parameter of the model, and any of its floating-point buffers, each by its first name.
 
     Raises:
@@ -142,25 +142,25 @@ def model_tensors(where: str, found: NamedTensors, model: nn.Module) -> Tensors:
     own = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers(remove_duplicate=False))
     for name, tensor in own.items():
         first.setdefault(id(tensor), name)
-    for name, other in ((name, first[id(own[name])]) for name in found if name in own):
-        if name != other and not found[name].equal(found.get(other, found[name])):
+    for name, other in ((name, first[id(own[name])]) for name in tensors if name in own):
+        if name != other and not tensors[name].equal(tensors.get(other, tensors[name])):
             raise ConfigError(
                 f"{where}: {other!r} and {name!r}, one tensor of the model, differ; allowed: equal values"
             )
-    found = {first[id(own[name])] if name in own else name: tensor for name, tensor in found.items()}
-    if missing := [name for name in parameters if name not in found]:
+    tensors = {first[id(own[name])] if name in own else name: tensor for name, tensor in tensors.items()}
+    if missing := [name for name in parameters if name not in tensors]:
         raise ConfigError(
-            f"{where} lacks {few(missing)} of the model's {len(parameters)} parameters; it holds {few(found)}"
+            f"{where} lacks {few(missing)} of the model's {len(parameters)} parameters; it holds {few(tensors)}"
         )
-    if unknown := [name for name in found if name not in own]:
+    if unknown := [name for name in tensors if name not in own]:
         raise ConfigError(
             f"{where} holds {few(unknown)}, which the model does not have; its names begin {few(parameters)}"
         )
-    for name, tensor in found.items():
+    for name, tensor in tensors.items():
         if tensor.shape != own[name].shape:
             raise ConfigError(f"{where}: {name!r} has shape {tuple(tensor.shape)}, the model {tuple(own[name].shape)}")
     # The others, such as BatchNorm's batch counter, carry nothing that a model needs.
-    values = {name: found[name] for name in shared_tensors(model) if name in found}
+    values = {name: tensors[name] for name in shared_tensors(model) if name in tensors}
     for name, tensor in values.items():
         if not tensor.is_floating_point():
             raise ConfigError(f"{where}: {name!r} has type {tensor.dtype}; allowed: floating-point numbers")

@@ -72,9 +72,9 @@ class Accuracy:
         """For programs; None where it was not measured."""
         if self.deployed is None:
             return None
-        found, change = self.deployed, self.change or Score(None)
+        score, change = self.deployed, self.change or Score(None)
         return {
-            "mean": found.mean, "low": found.low, "high": found.high, "n": found.n,
+            "mean": score.mean, "low": score.low, "high": score.high, "n": score.n,
             "change": change.mean, "change_low": change.low, "change_high": change.high, "note": self.note,
         }  # fmt: skip
 

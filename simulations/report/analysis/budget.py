@@ -28,8 +28,8 @@ MOST_NAMED = 4
 
 def shown_epsilon(study: Study, defense: str) -> ShownEpsilon | None:
     """The audit of a defence; of several seeds the one nearest to a refutation, or furthest beyond it. None where none ran."""
-    found = (ShownEpsilon.from_json(row.extra.get(AUDIT)) for row in _rows(study, defense))
-    return ShownEpsilon.strongest([one for one in found if one is not None])
+    audits = (ShownEpsilon.from_json(row.extra.get(AUDIT)) for row in _rows(study, defense))
+    return ShownEpsilon.strongest([audit for audit in audits if audit is not None])
 
 
 def canaries_in(study: Study, defense: str) -> str:
@@ -52,11 +52,11 @@ def neighbours_of(study: Study, defense: str) -> str:
 def audit_warnings(study: Study, defense: str) -> list[str]:
     """That a claim is refuted, or that a bound of some seeds is above it, and why an audit has no result."""
     audit = shown_epsilon(study, defense)
-    found = [f"the audit of epsilon failed: {row.message}" for row in _rows(study, defense) if row.status == "failed"]
+    failed = [f"the audit of epsilon failed: {row.message}" for row in _rows(study, defense) if row.status == "failed"]
     if audit is None or not audit.above:
-        return found
+        return failed
     begins = f"{REFUTED}{_condition(audit)}" if audit.refuted else _uncorrected(audit)
-    return [f"{begins}: claimed {two(audit.claimed)}, shown {_bounds(audit)}, by {_named(audit.refuted_by)}", *found]
+    return [f"{begins}: claimed {two(audit.claimed)}, shown {_bounds(audit)}, by {_named(audit.refuted_by)}", *failed]
 
 
 def audit_text(audit: ShownEpsilon) -> str:
@@ -183,12 +183,12 @@ class Budget:
     @property
     def lines(self) -> tuple[str, ...]:
         """Lines for tables, behind the number: what it protects, other budgets, and the bounds that were shown."""
-        found = {f"if {ADD_OR_REMOVE}": self.by_accountant.get(ADD_OR_REMOVE), "all cuts": self.all_cuts}
-        found |= {"if the audit's probes count": self.with_probes} if self.all_cuts is None else {}
+        budgets = {f"if {ADD_OR_REMOVE}": self.by_accountant.get(ADD_OR_REMOVE), "all cuts": self.all_cuts}
+        budgets |= {"if the audit's probes count": self.with_probes} if self.all_cuts is None else {}
         lines = [
             self.level,
             self.neighbours,
-            *(f"{name}: {two(value)}" for name, value in found.items() if value is not None),
+            *(f"{name}: {two(value)}" for name, value in budgets.items() if value is not None),
         ]
         if self.shown:
             lines.append(f"shown \N{GREATER-THAN OR EQUAL TO} {two(self.shown.plain)}")
@@ -216,19 +216,19 @@ class Budget:
 
 def _largest(study: Study, defense: str, metric: str) -> float | None:
     """A budget only grows: the largest of all rounds; None where clients report none."""
-    return max((one.mean for one in study.series(defense, metric).values() if one.mean is not None), default=None)
+    return max((score.mean for score in study.series(defense, metric).values() if score.mean is not None), default=None)
 
 
 def largest(study: Study, defense: str, prefix: str, names: Iterable[str]) -> dict[str, float]:
     """Name behind a prefix -> the largest such number of all rounds, for those that clients report."""
-    found = {name: _largest(study, defense, f"{prefix}{name}") for name in names}
-    return {name: value for name, value in found.items() if value is not None}
+    numbers = {name: _largest(study, defense, f"{prefix}{name}") for name in names}
+    return {name: value for name, value in numbers.items() if value is not None}
 
 
-def by_accountant_text(found: Mapping[str, float], claimed: float | None) -> str:
+def by_accountant_text(epsilons: Mapping[str, float], claimed: float | None) -> str:
     """Each accountant's epsilon and what it is; "" without any. That of the claim is named."""
-    of = next((name for name, value in found.items() if claimed and math.isclose(value, claimed, rel_tol=SAME)), "")
+    of = next((name for name, value in epsilons.items() if claimed and math.isclose(value, claimed, rel_tol=SAME)), "")
     return ", ".join(
         f"{name.upper() if len(name) == 3 else name} {two(value)} ({'claimed; ' if name == of else ''}{MEANING[name]})"
-        for name, value in found.items()
+        for name, value in epsilons.items()
     )

@@ -59,17 +59,17 @@ def adaptive_caveats(cells: Sequence[Cell], known: DefenseFacts, *, running: boo
     # Where an attack ran with settings that keep it from knowing the defence, the one that knows it is missing.
     missing = [
         f"{name} that knows the defence" if any(name in names_of(cell.attack) for cell in able) else name
-        for name, found in by_name.items()
-        if not found
+        for name, own in by_name.items()
+        if not own
     ]
     if len(missing) == len(by_name):
         did = "did not run" if not running else "waits" if len(missing) == 1 else "wait"
         return [f"{UNTESTED}: {', '.join(missing)} {did}"]
     did = "wait" if running else "did not run"
     caveats = [f"adaptive attacks that {did}: {', '.join(missing)}"] if missing else []
-    ran = [one for one in FAMILIES if any(one.scored(cell.scores) for found in by_name.values() for cell in found)]
+    ran = [family for family in FAMILIES if any(family.scored(cell.scores) for own in by_name.values() for cell in own)]
     if IMAGES not in ran and CELLS not in ran:
-        on = " and ".join(one.attacked for one in ran)
+        on = " and ".join(family.attacked for family in ran)
         caveats.append(f"no adaptive attack on images {'has run yet' if running else 'ran'}, only on {on}")
     return caveats
 
@@ -120,7 +120,7 @@ INITIAL_AVERAGES = (
 
 
 def message_caveats(
-    one: Message,
+    message: Message,
     judged: Sequence[Message],
     known: DefenseFacts,
     without: Mapping[str, Study],
@@ -130,19 +130,21 @@ def message_caveats(
     """Caveats on one kind and size of message, among all of a defence.
 
     Args:
-        one: What attacks found there.
+        message: What attacks found there.
         judged: The same of all messages.
         known: The defence's configuration.
         without: Studies without one client.
         plain: The strongest attack on such messages without a defence.
         rows: All of the defence.
     """
-    yield from _doubts(one)
-    yield from once_per_update(one.cell)
-    if one.cell.defense:
-        yield from untested(one.cells, [cell for other in judged if other is not one for cell in other.cells], known)
-        yield from out_of_reach(one.cell, plain, rows)
-    yield from _hangs_on(one, without)
+    yield from _doubts(message)
+    yield from once_per_update(message.cell)
+    if message.cell.defense:
+        yield from untested(
+            message.cells, [cell for other in judged if other is not message for cell in other.cells], known
+        )
+        yield from out_of_reach(message.cell, plain, rows)
+    yield from _hangs_on(message, without)
 
 
 def defense_caveats(defense: str, cells: Sequence[Cell], known: DefenseFacts, *, running: bool) -> Iterator[str]:
@@ -159,9 +161,9 @@ def membership_caveats(cell: Cell | None) -> Iterator[str]:
         yield INITIAL_AVERAGES
 
 
-def _doubts(one: Message) -> Iterator[str]:
+def _doubts(message: Message) -> Iterator[str]:
     """Why the score of the strongest attack may say little."""
-    cell, unknown = one.cell, one.verdict is Verdict.UNKNOWN
+    cell, unknown = message.cell, message.verdict is Verdict.UNKNOWN
     plain = plain_words(cell.card)
     if cell.status == "not-validated" and unknown:
         if cell.defense == "":
@@ -180,13 +182,13 @@ def _doubts(one: Message) -> Iterator[str]:
     yield from cell.card.caveats
 
 
-def _hangs_on(one: Message, without: Mapping[str, Study]) -> Iterator[str]:
+def _hangs_on(message: Message, without: Mapping[str, Study]) -> Iterator[str]:
     """The clients without one of which the verdict would be another."""
     changed = [
         f"without {name} it is {other.verdict}"
         for name, study in without.items()
-        for other in judge(list(filter(None, (same_cell(cell, study) for cell in one.cells))))
-        if other.verdict is not one.verdict
+        for other in judge(list(filter(None, (same_cell(cell, study) for cell in message.cells))))
+        if other.verdict is not message.verdict
     ]
     if changed:
-        yield f"this verdict ({one.verdict}) hangs on one client: {'; '.join(changed)}"
+        yield f"this verdict ({message.verdict}) hangs on one client: {'; '.join(changed)}"

@@ -56,14 +56,14 @@ def not_run(rows: Sequence[Row]) -> list[tuple[str, list[str], list[str]]]:
 
 
 def _by_reason(rows: Iterable[Row]) -> list[Failure]:
-    found = []
+    lost = []
     for (defense, what, seed, message), of in grouped(rows, _reason).items():
         # Metrics of one round share their trials.
         trials = grouped(of, lambda row: (row.round, row.final))
         failed = sum(max(row.failures for row in at) for at in trials.values())
         rounds, metrics = tuple(round_mark(*at) for at in sorted(trials)), tuple(dict.fromkeys(r.metric for r in of))
-        found.append(Failure(defense, what, rounds, failed, seed, metrics, message))
-    return found
+        lost.append(Failure(defense, what, rounds, failed, seed, metrics, message))
+    return lost
 
 
 def _reason(row: Row) -> tuple[str, str, int, str]:
@@ -86,7 +86,7 @@ def failed_attacks(directory: Path) -> list[Failure]:
     rows, _ = read_rows(directory / "rows.jsonl")
     tried = {row.defense for row in rows if row.is_attack and row.status != NOT_APPLICABLE}
     lost = failures([row for row in rows if row.metric == FIT or (row.is_attack and _gave_nothing(row))])
-    return lost + [one for one in not_applicable(rows) if one.defense not in tried]
+    return lost + [failure for failure in not_applicable(rows) if failure.defense not in tried]
 
 
 def _gave_nothing(row: Row) -> bool:

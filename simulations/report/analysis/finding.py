@@ -68,23 +68,23 @@ class Finding:
     def every_message(self) -> tuple[Message, ...]:
         """``messages``, and the sensitive attribute that an attack infers best where other things were attacked, too."""
         cell = strongest(self.cells, ATTRIBUTES.decides)
-        if cell is None or any(one.cell == cell for one in self.messages):
+        if cell is None or any(message.cell == cell for message in self.messages):
             return self.messages
         of = judge([cell])
-        return (*self.messages, *(replace(self.message(one.place) or one, cells=one.cells) for one in of))
+        return (*self.messages, *(replace(self.message(other.place) or other, cells=other.cells) for other in of))
 
     def message(self, place: Place) -> Message | None:
         """What was found in the messages of a kind and size."""
-        return next((one for one in self.messages if one.place == place), None)
+        return next((message for message in self.messages if message.place == place), None)
 
     def verdict_of(self, cell: Cell) -> Verdict:
         """The verdict on one attack, among all on messages of its kind and size; unknown where it attacks none."""
-        return next((one.verdict_of(cell) for one in self.messages if cell in one.cells), Verdict.UNKNOWN)
+        return next((message.verdict_of(cell) for message in self.messages if cell in message.cells), Verdict.UNKNOWN)
 
     @property
     def worst(self) -> Message | None:
         """The messages with the worst verdict; of equals the first."""
-        return min(self.messages, key=lambda one: list(Verdict).index(one.verdict), default=None)
+        return min(self.messages, key=lambda message: list(Verdict).index(message.verdict), default=None)
 
     @property
     def strongest(self) -> Cell | None:
@@ -158,23 +158,23 @@ class Finding:
     def caveats(self) -> tuple[str, ...]:
         """What a reader must know besides, of all messages: each a short clause."""
         accuracy, windows = self.accuracy, self.windows
-        found = [*audit_warnings(self.study, self.defense), NO_COST if accuracy.canaries else ""]
-        found += ["" if self.defense or self.running else untaught(self.study, accuracy.round)]
-        found += defense_caveats(self.defense, self.cells, self.known, running=self.running)
-        found += [*membership_caveats(self.membership), windows.caveat if windows else ""]
-        return tuple(filter(None, found))
+        caveats = [*audit_warnings(self.study, self.defense), NO_COST if accuracy.canaries else ""]
+        caveats += ["" if self.defense or self.running else untaught(self.study, accuracy.round)]
+        caveats += defense_caveats(self.defense, self.cells, self.known, running=self.running)
+        caveats += [*membership_caveats(self.membership), windows.caveat if windows else ""]
+        return tuple(filter(None, caveats))
 
     @property
     def placed_caveats(self) -> list[tuple[str, str]]:
         """(where, caveat): ``caveats``, of everything, then those on some messages, or on "all messages"."""
-        found = grouped(((of.title, caveat) for of in self.messages for caveat in of.warnings), lambda one: one[1])
+        groups = grouped(((of.title, caveat) for of in self.messages for caveat in of.warnings), lambda pair: pair[1])
         several = len(self.messages) > 1
         return [("", caveat) for caveat in self.caveats] + [
             (
                 "all messages" if several and len(of) == len(self.messages) else "; ".join(title for title, _ in of),
                 caveat,
             )
-            for caveat, of in found.items()
+            for caveat, of in groups.items()
         ]
 
     @property
@@ -191,7 +191,7 @@ class Finding:
         """For programs; numbers may be infinite."""
         return {
             "defense": self.defense,
-            "messages": [one.to_json() for one in self.every_message],
+            "messages": [message.to_json() for message in self.every_message],
             "accuracy": self.accuracy.to_json(),
             "epsilon": self.budget.to_json() if self.budget else None,
             "claims": list(map(asdict, self.claims)),
@@ -230,27 +230,27 @@ def findings_of(study: Study, defenses: Mapping[str, Any], *, running: bool = Fa
     """One finding per pipeline, in order; ``defenses`` holds the entries of the configuration, by pipeline text."""
     without = left_out(study)
     judged = {defense: judge(study.cells_of(defense)) for defense in study.pipelines}
-    plain = {one.place: one for one in judged.get("", ()) if one.cell}
-    compared = {place: (one.cell, one.of) for place, one in plain.items() if one.cell and one.of in (SEEN, FOUND)}
+    plain = {message.place: message for message in judged.get("", ()) if message.cell}
+    compared = {place: (own.cell, own.of) for place, own in plain.items() if own.cell and own.of in (SEEN, FOUND)}
     # The strongest attack first: it is the one that is compared where another has as many images.
     attacks = {
-        defense: {one.place: [cell for cell in (one.cell, *one.cells) if cell] for one in of}
+        defense: {message.place: [cell for cell in (message.cell, *message.cells) if cell] for message in of}
         for defense, of in judged.items()
     }
     changed = differences(attacks, compared)
-    found = []
+    findings = []
     for defense, of in judged.items():
-        beside = {place: one.cell for place, one in plain.items()}
+        beside = {place: message.cell for place, message in plain.items()}
         known = readable(DefenseFacts, defenses.get(defense)) or DefenseFacts()
         rows = [row for row in study.rows if row.defense == defense]
         messages = (
             replace(
-                one,
-                difference=changed.get((defense, one.place)),
-                adaptive=adapted(one.cells, known),
-                warnings=tuple(message_caveats(one, of, known, without, beside.get(one.place), rows)),
+                message,
+                difference=changed.get((defense, message.place)),
+                adaptive=adapted(message.cells, known),
+                warnings=tuple(message_caveats(message, of, known, without, beside.get(message.place), rows)),
             )
-            for one in of
+            for message in of
         )
-        found.append(Finding(study, defense, tuple(messages), known, running))
-    return found
+        findings.append(Finding(study, defense, tuple(messages), known, running))
+    return findings

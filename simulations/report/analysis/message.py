@@ -82,7 +82,7 @@ class Message:
                 if self.tried * cell.chances.get(of, 1.0) <= LEVEL:
                     return word
             return Verdict.NOTHING if _counts(cell.scores[FOUND]) else Verdict.UNKNOWN
-        other = next((one for one in (CELLS.decides, ATTRIBUTES.decides) if one in cell.scores), None)
+        other = next((key for key in (CELLS.decides, ATTRIBUTES.decides) if key in cell.scores), None)
         if other is None:
             return Verdict.UNKNOWN
         score, null = cell.scores[other], cell.null(other) or 0.0
@@ -121,7 +121,7 @@ class Message:
         """The score behind the verdict: that of recognisable images where it is of these, else of identified ones."""
         if self.verdict is Verdict.RECOGNISABLE:
             return SEEN
-        return next((one for one in (FOUND, CELLS.decides, ATTRIBUTES.decides) if one in self.cell.scores), None)
+        return next((key for key in (FOUND, CELLS.decides, ATTRIBUTES.decides) if key in self.cell.scores), None)
 
     @property
     def found(self) -> Count | None:
@@ -220,7 +220,7 @@ def judge(cells: Sequence[Cell]) -> list[Message]:
     of_images = [cell for cell in cells if IMAGES.scored(cell.scores)]
     others = [cell for cell in cells if CELLS.scored(cell.scores) or ATTRIBUTES.scored(cell.scores)]
     groups = grouped(of_images or others, lambda cell: (cell.observation, cell.rung if cell.card.images else None))
-    return sorted((Message(*key, tuple(of)) for key, of in groups.items()), key=lambda one: one.order)
+    return sorted((Message(*key, tuple(of)) for key, of in groups.items()), key=lambda message: message.order)
 
 
 def _counts(score: Score) -> bool:

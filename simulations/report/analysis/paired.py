@@ -77,43 +77,43 @@ def differences(
         attacks: Defence -> ``Message.place`` -> the attacks there.
         plain: ``Message.place`` -> the strongest attack without a defence, and the score behind its verdict, which is compared.
     """
-    found: dict[tuple[str, Key], PairedDifference] = {}
+    changes: dict[tuple[str, Key], PairedDifference] = {}
     for place, (without, of) in plain.items():
         raw = {
             defense: difference
             for defense, tried in attacks.items()
             if defense and (difference := _difference(tried.get(place, ()), without, of))
         }
-        found |= {(defense, place): one for defense, one in holm(raw).items()}
-    return found
+        changes |= {(defense, place): corrected for defense, corrected in holm(raw).items()}
+    return changes
 
 
 def holm(raw: Mapping[str, PairedDifference]) -> dict[str, PairedDifference]:
     """The same with probabilities corrected for their number (Holm 1979)."""
-    found, least = dict[str, PairedDifference](), 0.0
-    for at, (name, one) in enumerate(sorted(raw.items(), key=lambda item: item[1].p)):
-        least = max(least, min(1.0, (len(raw) - at) * one.p))
-        found[name] = replace(one, p=least)
-    return found
+    corrected, least = dict[str, PairedDifference](), 0.0
+    for at, (name, difference) in enumerate(sorted(raw.items(), key=lambda item: item[1].p)):
+        least = max(least, min(1.0, (len(raw) - at) * difference.p))
+        corrected[name] = replace(difference, p=least)
+    return corrected
 
 
 def _difference(tried: Sequence[Cell], plain: Cell, of: Scored) -> PairedDifference | None:
     able = [cell for cell in tried if cell.count(of)]
     if not able:
         return None
-    cell = max(able, key=lambda one: one.mean(*of) or 0.0)
+    cell = max(able, key=lambda attack: attack.mean(*of) or 0.0)
     under, without = cell.count(of), plain.count(of)
     if under is None or without is None or not (under[0] or without[0]):
         return None
     if pairs := _pairs(cell, plain, of):
         under, without = ((sum(pair[at] for _, pair in pairs), len(pairs)) for at in (0, 1))
         messages = [
-            (sum(one == (1, 0) for _, one in found), sum(one == (0, 1) for _, one in found), len(found))
-            for found in grouped(pairs, lambda pair: pair[0]).values()
+            (sum(hits == (1, 0) for _, hits in group), sum(hits == (0, 1) for _, hits in group), len(group))
+            for group in grouped(pairs, lambda pair: pair[0]).values()
         ]
         change, sent = paired(messages), len(messages)
     else:
-        sides = [_messages(one, counted, of) for one, counted in ((cell, under), (plain, without))]
+        sides = [_messages(attack, counted, of) for attack, counted in ((cell, under), (plain, without))]
         change, sent = unpaired(*sides), min(map(len, sides))
     word = "recognisable" if of == SEEN else "identified"
     return PairedDifference(word, under, without, *change, bool(pairs), sent, _other(plain.attack, cell.attack))
@@ -127,8 +127,8 @@ def _other(attack: str, than: str) -> str:
 
 def _messages(cell: Cell, counted: Count, of: Scored) -> list[Count]:
     """(k, n) of each message; of each image where the rows do not say which message it was in."""
-    found, missed = counted[0], counted[1] - counted[0]
-    return by_message(cell.each.get(of, {}).values()) or [(1, 1)] * found + [(0, 1)] * missed
+    hits, missed = counted[0], counted[1] - counted[0]
+    return by_message(cell.each.get(of, {}).values()) or [(1, 1)] * hits + [(0, 1)] * missed
 
 
 def _pairs(cell: Cell, plain: Cell, of: Scored) -> list[tuple[str, tuple[int, int]]]:

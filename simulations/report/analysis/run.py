@@ -78,8 +78,8 @@ class ReadRun:
     @property
     def settings(self) -> Mapping[str, Any]:
         """Those of the configuration; empty where it has none."""
-        found = self.config.get("config")
-        return found if isinstance(found, Mapping) else {}
+        settings = self.config.get("config")
+        return settings if isinstance(settings, Mapping) else {}
 
     @property
     def finished(self) -> bool:
@@ -91,7 +91,7 @@ class ReadRun:
     def order(self) -> list[str]:
         """Pipeline texts of the configuration, in its order."""
         order = self.config.get("pipelines")
-        return [str(one) for one in order] if isinstance(order, list) else []
+        return [str(pipeline) for pipeline in order] if isinstance(order, list) else []
 
     @cached_property
     def studies(self) -> tuple[Study, ...]:
@@ -105,14 +105,14 @@ class ReadRun:
         running = isinstance(state, Mapping) and not (state.get("finished") or state.get("failed"))
         known = self.config.get("defenses")
         defenses = known if isinstance(known, Mapping) else {}
-        return tuple(Summary(one, findings_of(one, defenses, running=running)) for one in self.studies)
+        return tuple(Summary(study, findings_of(study, defenses, running=running)) for study in self.studies)
 
     def to_json(self) -> list[dict[str, Any]]:
         """The findings for programs, each with its study; numbers that are not finite are null."""
         return [
-            {"study": " · ".join(of.study.words), **finite(one.to_json())}
+            {"study": " · ".join(of.study.words), **finite(finding.to_json())}
             for of in self.summaries
-            for one in of.findings
+            for finding in of.findings
         ]
 
     def beside(self, other: ReadRun) -> ReadRun:

@@ -33,8 +33,8 @@ def sentence(finding: Finding) -> str:
     Never says that something is private: an attack that fails shows only that this attack fails.
     """
     if finding.messages:
-        by = (f", by {one.attack}" if one.verdict in LEAKS else "" for one in finding.every_message)
-        return " ".join(f"{capital(one.text)}{of}." for one, of in zip(finding.every_message, by, strict=True))
+        by = (f", by {message.attack}" if message.verdict in LEAKS else "" for message in finding.every_message)
+        return " ".join(f"{capital(message.text)}{of}." for message, of in zip(finding.every_message, by, strict=True))
     if finding.cells:
         return "No attack on the images has a score, so nothing is known about them."
     if finding.bounds:
@@ -46,7 +46,7 @@ def sentence(finding: Finding) -> str:
 
 def in_plain_words(findings: Sequence[Finding], plain: Plain = OWN_CLIENTS) -> list[str]:
     """What attacks found, a sentence for each kind and size of message: real ones first, then the smallest request."""
-    every = ((one, finding) for finding in findings for one in finding.messages)
+    every = ((message, finding) for finding in findings for message in finding.messages)
     messages = grouped(every, lambda pair: pair[0].place)
     if not messages:
         return list(dict.fromkeys(map(sentence, findings)))
@@ -54,7 +54,7 @@ def in_plain_words(findings: Sequence[Finding], plain: Plain = OWN_CLIENTS) -> l
     asked = [of for of in messages.values() if not of[0][0].real]
     shown = [of for of in messages.values() if of[0][0].real] + asked[:1]
     told = [_told(of, names) for of in shown]
-    named = [f"{'under ' if one.defense else ''}{names[one.defense]}" for one in findings if _infers_members(one)]
+    named = [f"{'under ' if line.defense else ''}{names[line.defense]}" for line in findings if _infers_members(line)]
     return [*told, *([f"Attacks also infer which images were in training {listed(named)}."] if named else [])]
 
 
@@ -65,8 +65,8 @@ def _told(of: Sequence[tuple[Message, Finding]], names: Mapping[str, str]) -> st
         under = [
             ("under " if finding.defense else "")
             + names[finding.defense]
-            + (f" ({' of '.join(map(str, one.found))})" if one.found and verdict in LEAKS else "")
-            for one, finding in words[verdict]
+            + (f" ({' of '.join(map(str, message.found))})" if message.found and verdict in LEAKS else "")
+            for message, finding in words[verdict]
         ]
         parts.append(f"{_SAID[verdict]} {listed(under)}")
     first = of[0][0]
@@ -90,33 +90,33 @@ def recommendation(findings: Sequence[Finding]) -> str:
     they cost, is at most ``MOST_EPSILON``; and accuracy falls by at most ``MOST_COST``, by the whole interval. Of several such
     defences it is the one that costs least, of those first under which nothing else is inferred (``_inferred``).
     """
-    plain = next((one for one in findings if not one.defense), None)
-    tested = [one for one in findings if one.defense]
+    plain = next((finding for finding in findings if not finding.defense), None)
+    tested = [finding for finding in findings if finding.defense]
     if plain is None or not tested:
         return ""
     if not plain.messages:
         return f"{NO_CHOICE}: no attack on images has a score without one."
-    leaking = [one.place for one in plain.messages if one.verdict in LEAKS]
+    leaking = [message.place for message in plain.messages if message.verdict in LEAKS]
     if not leaking:
-        nothing = all(one.verdict is Verdict.NOTHING for one in plain.messages)
+        nothing = all(message.verdict is Verdict.NOTHING for message in plain.messages)
         return f"{NO_CHOICE}: {'attacks find no images' if nothing else 'it is unknown what attacks find'} without one, either."
-    lacks = grouped(tested, lambda one: _lacks(one, leaking))
+    lacks = grouped(tested, lambda finding: _lacks(finding, leaking))
     if "" in lacks:
         return _supported(lacks[""])
-    names = short_names([one.defense for one in tested])
-    said = [f"{reason} under {listed([names[one.defense] for one in of])}" for reason, of in lacks.items()]
+    names = short_names([finding.defense for finding in tested])
+    said = [f"{reason} under {listed([names[finding.defense] for finding in of])}" for reason, of in lacks.items()]
     return f"{NO_CHOICE}: {'; '.join(said)}."
 
 
 def _supported(lacking_nothing: Sequence[Finding]) -> str:
     """The one that costs least among defences that lack nothing."""
-    able = [one for one in lacking_nothing if not _inferred(one)] or lacking_nothing
-    costs = {one.defense: one.accuracy.change for one in able if one.accuracy.change}
+    able = [finding for finding in lacking_nothing if not _inferred(finding)] or lacking_nothing
+    costs = {finding.defense: finding.accuracy.change for finding in able if finding.accuracy.change}
     name, change = max(costs.items(), key=lambda item: item[1].mean or 0.0)
     cost = f"accuracy changes by {points(change.mean)} points ({within(change.low, change.high, points)})"
     others = f", the least of the {len(able)} defences under which that holds" if len(able) > 1 else ""
     said = f"These measurements support {name}: attacks find no images under it, and {cost}{others}."
-    best = next(one for one in able if one.defense == name)
+    best = next(finding for finding in able if finding.defense == name)
     if inferred := _inferred(best):
         return f"{said} This rests on images alone: attacks infer {inferred} under it."
     known = any(cell.mean(*MEMBERSHIP.decides) is not None for cell in best.cells)
@@ -125,7 +125,7 @@ def _supported(lacking_nothing: Sequence[Finding]) -> str:
 
 def _inferred(finding: Finding) -> str:
     """What attacks infer under a defence besides images; "" for nothing."""
-    attributes = [one for one in finding.every_message if one.verdict is Verdict.INFERRED]
+    attributes = [message for message in finding.every_message if message.verdict is Verdict.INFERRED]
     return listed([*(["members"] if _infers_members(finding) else []), *(["an attribute"] if attributes else [])])
 
 
@@ -135,13 +135,13 @@ def _infers_members(finding: Finding) -> bool:
 
 def _lacks(finding: Finding, leaking: Iterable[Place]) -> str:
     """What a defence lacks for a recommendation, behind which its name stands; "" where it lacks nothing."""
-    verdicts = {one.verdict for one in finding.messages}
+    verdicts = {message.verdict for message in finding.messages}
     if verdicts.intersection(LEAKS):
         return "attacks still find images"
     if not verdicts or Verdict.UNKNOWN in verdicts:
         return "it is unknown what attacks find"
-    found = [finding.message(place) for place in leaking]
-    if not all(one and one.difference and one.difference.word == FEWER for one in found):
+    messages = [finding.message(place) for place in leaking]
+    if not all(sent and sent.difference and sent.difference.word == FEWER for sent in messages):
         return "too few images or messages were attacked to tell the difference to no defence"
     change = finding.accuracy.change
     if change is None or change.low is None:
@@ -149,9 +149,9 @@ def _lacks(finding: Finding, leaking: Iterable[Place]) -> str:
     if change.low < -MOST_COST:
         falls = "falls" if change.high is not None and change.high < -MOST_COST else "may fall"
         return f"accuracy {falls} by more than {100 * MOST_COST:.0f} points"
-    budget, real = finding.budget, all(one and one.real for one in found)
+    budget, real = finding.budget, all(sent and sent.real for sent in messages)
     epsilon = None if budget is None else budget.spent if real or budget.with_probes is None else budget.with_probes
-    if not (epsilon is not None and epsilon <= MOST_EPSILON) and not all(one and one.adaptive for one in found):
+    if not (epsilon is not None and epsilon <= MOST_EPSILON) and not all(sent and sent.adaptive for sent in messages):
         above = epsilon is not None and math.isfinite(epsilon)
         weak = f", and an epsilon above {MOST_EPSILON:g} bounds little" if above else ""
         return f"no attack that knows the defence was tried{weak}"
@@ -161,7 +161,7 @@ def _lacks(finding: Finding, leaking: Iterable[Place]) -> str:
 def notes(findings: Sequence[Finding], plain: str) -> list[str]:
     """Caveats behind the defences that have them, and behind the messages: those of several are said once."""
     named = grouped(
-        (((where, caveat), one.defense or plain) for one in findings for where, caveat in one.placed_caveats),
+        (((where, caveat), line.defense or plain) for line in findings for where, caveat in line.placed_caveats),
         lambda pair: pair[0],
     )
     return [

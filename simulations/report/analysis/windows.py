@@ -64,7 +64,7 @@ def window_counts(study: Study, defense: str) -> WindowCounts | None:
         (row for row in own if row.value is not None and math.isfinite(row.value)), lambda r: (r.seed, r.round)
     )
     told = ({row.metric: row.value or 0.0 for row in rows[at]} for at in sorted(rows))
-    values = next((found for found in told if COUNTED_IMAGES.name in found), {})
+    values = next((counts for counts in told if COUNTED_IMAGES.name in counts), {})
     sizes = {
         int(name.removeprefix(WINDOWS.name)): int(n) for name, n in values.items() if name.startswith(WINDOWS.name)
     }

@@ -34,7 +34,7 @@ class Axis:
     def share(self, value: float) -> float:
         """Where a value lies between the ends, in [0, 1]: what lies beyond one is drawn at it."""
         ends = self.low, self.high
-        low, high, at = (math.log10(one) if self.log else one for one in (*ends, min(max(value, min(ends)), max(ends))))
+        low, high, at = (math.log10(raw) if self.log else raw for raw in (*ends, min(max(value, min(ends)), max(ends))))
         return (at - low) / (high - low)
 
 
@@ -113,11 +113,11 @@ class Chart:
 
 def whiskers(points: Iterable[Point], look: Look) -> Iterator[Stroke]:
     """The intervals of points."""
-    for one in points:
-        if one.low is not None and one.high is not None:
-            yield Stroke([(one.x, one.low), (one.x, one.high)], look.color, "whisker")
-        if one.x_low is not None and one.x_high is not None:
-            yield Stroke([(one.x_low, one.y), (one.x_high, one.y)], look.color, "whisker")
+    for point in points:
+        if point.low is not None and point.high is not None:
+            yield Stroke([(point.x, point.low), (point.x, point.high)], look.color, "whisker")
+        if point.x_low is not None and point.x_high is not None:
+            yield Stroke([(point.x_low, point.y), (point.x_high, point.y)], look.color, "whisker")
 
 
 def bounds(values: Iterable[float | None], pad: float = 0.08, least: float = 1.0) -> tuple[float, float]:

@@ -47,15 +47,15 @@ def is_dp_sgd(defense: str) -> bool:
 def looks(pipelines: Sequence[str]) -> dict[str, Look]:
     """One look per pipeline, by its place: DP-SGD in shades of one hue, others in different hues."""
     names, shapes = short_names(pipelines), list(MARKERS)
-    found, hue, shade = {}, 0, 0
+    faces, hue, shade = {}, 0, 0
     for text_ in pipelines:
         if text_ == "":
-            found[text_] = Look(names[text_], "var(--none)", "circle")
+            faces[text_] = Look(names[text_], "var(--none)", "circle")
         elif is_dp_sgd(text_):
-            found[text_] = Look(names[text_], f"var(--dp{shade % SHADES})", shapes[1 + shade // SHADES % 5])
+            faces[text_] = Look(names[text_], f"var(--dp{shade % SHADES})", shapes[1 + shade // SHADES % 5])
             shade += 1
         else:
             # The second time round the hues come back with another marker.
-            found[text_] = Look(names[text_], f"var(--d{hue % COLORS})", shapes[(1 + hue % COLORS + hue // COLORS) % 6])
+            faces[text_] = Look(names[text_], f"var(--d{hue % COLORS})", shapes[(1 + hue % COLORS + hue // COLORS) % 6])
             hue += 1
-    return found
+    return faces

@@ -58,7 +58,7 @@ class Picture:
     @property
     def rank(self) -> tuple[bool, bool, float, float]:
         """Rank of a guess, larger is better: recognisable ones first, by structure, which flat images do not have."""
-        structure, psnr = (-math.inf if one is None else one for one in (self.structure, self.psnr))
+        structure, psnr = (-math.inf if number is None else number for number in (self.structure, self.psnr))
         return self.recognisable, self.identified, structure, psnr
 
     @property
@@ -76,13 +76,13 @@ def read_index(directory: Path) -> tuple[list[Picture], list[str]]:
     if not path.exists():
         return [], []
     lines, notes = read_lines(path)
-    found = []
+    pictures = []
     for number, data in lines:
         if isinstance(data, dict) and isinstance(data.get("file"), str) and isinstance(data.get("kind"), str):
-            found.append(_picture(data))
+            pictures.append(_picture(data))
         else:
             notes.append(f"pictures/{path.name}: line {number} names no file and kind")
-    return found, notes
+    return pictures, notes
 
 
 def _picture(data: Mapping[str, Any]) -> Picture:

@@ -109,20 +109,20 @@ def grids(
     ``upper_bounds`` are texts of attacks that know more than any server: shown as such, and never first. A grid is of the
     defence's round in ``leading``, or else of its first one, and there of real messages if there are any.
     """
-    groups = grouped(pictures, lambda one: (one.defense, one.round, one.observation))
+    groups = grouped(pictures, lambda picture: (picture.defense, picture.round, picture.observation))
     order = list(dict.fromkeys([*pipelines, *(defense for defense, *_ in groups)]))
     short = short_names(list(dict.fromkeys(picture.attack for picture in pictures if picture.attack)), LONG)
     names = {attack: f"{name} (upper bound)" if attack in upper_bounds else name for attack, name in short.items()}
-    first, found = leading or {}, dict[str, Grid]()
+    first, by_defense = leading or {}, dict[str, Grid]()
 
-    def place(one: tuple[str, int, str]) -> tuple[Any, ...]:
-        defense, at, message = one
+    def place(group: tuple[str, int, str]) -> tuple[Any, ...]:
+        defense, at, message = group
         return order.index(defense), at != first.get(defense), at, message in stand_ins(), message
 
     for key in sorted(groups, key=place):
-        if key[0] not in found:
-            found[key[0]] = _grid(groups[key], names, embed, upper_bounds)
-    return list(found.values())
+        if key[0] not in by_defense:
+            by_defense[key[0]] = _grid(groups[key], names, embed, upper_bounds)
+    return list(by_defense.values())
 
 
 def best_guess(pictures: Sequence[Picture], cell: Cell, embed: Embedder) -> Strip | None:
@@ -131,12 +131,12 @@ def best_guess(pictures: Sequence[Picture], cell: Cell, embed: Embedder) -> Stri
     None where there are no pictures of the attack, or none of what it attacked.
     """
     place = (cell.defense, cell.round, cell.observation, cell.card.rung)
-    own = [one for one in pictures if (one.defense, one.round, one.observation, one.rung) == place]
-    guesses = [one for one in own if one.attack == cell.attack and one.is_guess]
+    own = [image for image in pictures if (image.defense, image.round, image.observation, image.rung) == place]
+    guesses = [picture for picture in own if picture.attack == cell.attack and picture.is_guess]
     if not guesses:
         return None
-    best = max(guesses, key=lambda one: one.rank)
-    beside = [one for one in own if one.target == best.target and one.kind in ("original", "protected")]
+    best = max(guesses, key=lambda guess: guess.rank)
+    beside = [picture for picture in own if picture.target == best.target and picture.kind in ("original", "protected")]
     if not beside:
         return None
     counts = (
@@ -144,24 +144,24 @@ def best_guess(pictures: Sequence[Picture], cell: Cell, embed: Embedder) -> Stri
     )
     tiles = _tiles([*beside, best], [cell.attack], {cell.attack: "guess"}, embed)
     # The same picture twice would say nothing.
-    return Strip(f"{counts} ({_named(best.target)})", tuple(one for one in tiles if one.name != UNALTERED))
+    return Strip(f"{counts} ({_named(best.target)})", tuple(tile for tile in tiles if tile.name != UNALTERED))
 
 
 def _grid(
     pictures: Sequence[Picture], names: Mapping[str, str], embed: Embedder, upper_bounds: Collection[str]
 ) -> Grid:
-    one, targets = pictures[0], grouped(pictures, lambda one: one.target)
+    sample, targets = pictures[0], grouped(pictures, lambda picture: picture.target)
     attacks = list(dict.fromkeys(picture.attack for picture in pictures if picture.kind == "reconstruction"))
 
     def rank(target: tuple[Any, ...]) -> tuple[bool, bool, float, float]:
-        able = (one for one in targets[target] if one.attack not in upper_bounds and one.is_guess)
-        return max((one.rank for one in able), default=(False, False, -math.inf, -math.inf))
+        able = (guess for guess in targets[target] if guess.attack not in upper_bounds and guess.is_guess)
+        return max((guess.rank for guess in able), default=(False, False, -math.inf, -math.inf))
 
     first = sorted(targets, key=rank, reverse=True)
     strips = tuple(Strip(_named(target), _tiles(targets[target], attacks, names, embed)) for target in first[:BEST])
     sources = ", ".join(dict.fromkeys(picture.source for picture in pictures if picture.source))
     final = any(picture.final for picture in pictures)
-    return Grid(one.defense, one.round, strips, final, sources)
+    return Grid(sample.defense, sample.round, strips, final, sources)
 
 
 def _named(target: tuple[Any, ...]) -> str:
@@ -177,8 +177,8 @@ def _tiles(
     others = [place for place in by_place if place not in wanted]
     tiles: list[Tile] = []
     for kind, attack in [*wanted, *others]:
-        found = by_place.get((kind, attack))
-        uri, psnr = (embed(found.file), found.psnr) if found else (None, None)
+        picture = by_place.get((kind, attack))
+        uri, psnr = (embed(picture.file), picture.psnr) if picture else (None, None)
         same = kind == "protected" and uri is not None and [uri] == [tile.uri for tile in tiles]
         tiles.append(Tile(UNALTERED if same else names.get(attack, kind), attack or kind, uri, psnr))
     return tuple(tiles)
@@ -188,28 +188,28 @@ def captioned(
     pictures: Sequence[Picture], kinds: Mapping[str, Sequence[str]], embed: Embedder
 ) -> dict[str, list[Strip]]:
     """Defence -> strips of the pictures of an observation in ``kinds``: one for each round and target, kinds in that order."""
-    own = [one for one in pictures if one.kind in kinds.get(one.observation, ())]
-    groups = grouped(own, lambda one: (one.defense, one.round, one.target))
-    found: dict[str, list[Strip]] = defaultdict(list)
+    own = [picture for picture in pictures if picture.kind in kinds.get(picture.observation, ())]
+    groups = grouped(own, lambda picture: (picture.defense, picture.round, picture.target))
+    strips: dict[str, list[Strip]] = defaultdict(list)
     for (defense, _, target), each in sorted(groups.items(), key=lambda item: item[0][1:]):
-        of = {one.kind: one for one in each}
+        of = {picture.kind: picture for picture in each}
         order = [kind for known in kinds.values() for kind in known if kind in of]
         tiles = tuple(Tile(kind.replace("-", " "), kind, embed(of[kind].file)) for kind in order)
-        found[defense].append(Strip(of[order[0]].caption or _named(target), tiles))
-    return dict(found)
+        strips[defense].append(Strip(of[order[0]].caption or _named(target), tiles))
+    return dict(strips)
 
 
 def drawn(pictures: Sequence[Picture], embed: Embedder) -> dict[str, list[Strip]]:
     """Defence -> ``SHOWN_DRAWINGS`` evenly spaced class representatives per attack and client, of the last round."""
-    groups = grouped(pictures, lambda one: (one.defense, one.attack, one.observation, one.target[:3]))
-    found: dict[str, list[Strip]] = defaultdict(list)
+    groups = grouped(pictures, lambda image: (image.defense, image.attack, image.observation, image.target[:3]))
+    strips: dict[str, list[Strip]] = defaultdict(list)
     for (defense, attack, _, whose), of in groups.items():
         latest = max(picture.round for picture in of)
         last = sorted((one for one in of if one.round == latest), key=lambda one: (len(one.target[-1]), one.target[-1]))
         step = max(len(last) / SHOWN_DRAWINGS, 1)
         chosen = [last[int(i * step)] for i in range(min(len(last), SHOWN_DRAWINGS))]
-        tiles = tuple(Tile(f"no. {one.target[-1]}", attack, embed(one.file)) for one in chosen)
+        tiles = tuple(Tile(f"no. {picture.target[-1]}", attack, embed(picture.file)) for picture in chosen)
         made = f", {last[0].source}" if last[0].source else ""
         at = round_name(last[0].round, last[0].final)
-        found[defense].append(Strip(f"{attack}, {at}{made}, {_named((*whose, '', ''))}", tiles))
-    return dict(found)
+        strips[defense].append(Strip(f"{attack}, {at}{made}, {_named((*whose, '', ''))}", tiles))
+    return dict(strips)

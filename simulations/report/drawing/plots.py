@@ -38,17 +38,17 @@ def plane(lines: Sequence[Finding], faces: Faces) -> Chart | None:
     """
     points, names, spent = list[tuple[Point, Look]](), list[tuple[str, Look]](), list[tuple[float, float, float]]()
     for line in lines:
-        accuracy, one, look = line.accuracy.deployed, line.worst, faces[line.defense]
-        share = one.cell.scores.get(FOUND) if one and one.found else None
-        if accuracy and accuracy.mean is not None and one and share and share.mean is not None:
-            tip = f"{look.name}: {text.percent(accuracy.mean)}, {one.title}: {one.verdict}"
+        accuracy, worst, look = line.accuracy.deployed, line.worst, faces[line.defense]
+        share = worst.cell.scores.get(FOUND) if worst and worst.found else None
+        if accuracy and accuracy.mean is not None and worst and share and share.mean is not None:
+            tip = f"{look.name}: {text.percent(accuracy.mean)}, {worst.title}: {worst.verdict}"
             points.append((Point.of(accuracy.mean, share, tip, (accuracy.low, accuracy.high)), look))
             known = is_dp_sgd(line.defense) and line.epsilon is not None and math.isfinite(line.epsilon)
             names.append((look.name + (f", ε = {text.two(line.epsilon)}" if known else ""), look))
             spent += [(line.epsilon or 0.0, accuracy.mean, share.mean)] if known else []
     if not points:
         return None
-    low, high = share_bounds([end for one, _ in points for end in (one.x, one.x_low, one.x_high)], 0.14, 0.05)
+    low, high = share_bounds([end for point, _ in points for end in (point.x, point.x_low, point.x_high)], 0.14, 0.05)
     joined = [Stroke([(x, y) for _, x, y in sorted(spent)], "var(--dp1)", "joined")] if len(spent) > 1 else []
     title = (
         "Test accuracy as deployed (higher is better →)",
@@ -65,19 +65,19 @@ def plane(lines: Sequence[Finding], faces: Faces) -> Chart | None:
 
 def over_rounds(study: Study, faces: Faces) -> list[tuple[str, Chart]]:
     """Caption and chart: test accuracy, and images identified in each kind of message attacked in ``LEAST_ROUNDS``."""
-    found = [("Accuracy", "Test accuracy as deployed", _accuracy(study))]
+    panels = [("Accuracy", "Test accuracy as deployed", _accuracy(study))]
     messages = grouped((cell for cell in study.feasible if cell.identified), lambda cell: cell.observation)
     for message, cells in messages.items():
         if len({cell.round for cell in cells}) >= LEAST_ROUNDS:
-            found.append((text.capital(message), "Images identified by the strongest attack", _identified(cells)))
-    return [(caption, curves(series, faces, title, study.final_rounds)) for caption, title, series in found if series]
+            panels.append((text.capital(message), "Images identified by the strongest attack", _identified(cells)))
+    return [(caption, curves(series, faces, title, study.final_rounds)) for caption, title, series in panels if series]
 
 
 def _accuracy(study: Study) -> Series:
     series: Series = {}
     for defense in study.pipelines:
-        found = study.series(defense, TEST_ACCURACY.name, "transformed")
-        tested = found or study.series(defense, TEST_ACCURACY.name, "original")
+        transformed = study.series(defense, TEST_ACCURACY.name, "transformed")
+        tested = transformed or study.series(defense, TEST_ACCURACY.name, "original")
         if points := [(at, score, "") for at, score in tested.items() if score.mean is not None]:
             series[defense] = points
     return series
@@ -102,19 +102,19 @@ def curves(series: Series, faces: Faces, title: str, finals: Collection[int] = (
     for defense, of in series.items():
         look = faces[defense]
         points = [
-            Point.of(at, one, f"{look.name}, {text.round_name(at, at in finals)}: {text.percent(one.mean)}{by}")
-            for at, one, by in of
+            Point.of(at, score, f"{look.name}, {text.round_name(at, at in finals)}: {text.percent(score.mean)}{by}")
+            for at, score, by in of
         ]
         lines += whiskers(points, look)
-        lines += [Stroke([(one.x, one.y) for one in points], look.color)] if len(points) > 1 else []
-        marked += [(one, look) for one in points if len(points) <= MOST_MARKS or one.hollow or one is points[-1]]
+        lines += [Stroke([(point.x, point.y) for point in points], look.color)] if len(points) > 1 else []
+        marked += [(mark, look) for mark in points if len(points) <= MOST_MARKS or mark.hollow or mark is points[-1]]
     return Chart(
         f"{title} over rounds, one line per defence",
         Axis("Round", low, high, _shown(rounds, finals), lambda at: "final" if at in finals else text.plain(at)),
         Axis(title, *domain, round_values(*domain, 5), text.whole_percent),
         lines,
         marked,
-        [(faces[one].name, faces[one]) for one in series],
+        [(faces[pipeline].name, faces[pipeline]) for pipeline in series],
     )
 
 
@@ -171,15 +171,15 @@ def epsilons(audits: Sequence[tuple[str, ShownEpsilon]], faces: Faces) -> Chart:
     named = dict(zip(("diamond", "circle", "up"), ("claimed", "shown at least", "if noise is Gaussian"), strict=True))
     rows = [
         DotRow(
-            ", ".join(filter(None, (faces[defense].name, one.level))),
+            ", ".join(filter(None, (faces[defense].name, audit.level))),
             faces[defense],
             [
                 (value, f"{faces[defense].name}: {named[shape]} {text.two(value)}", shape)
-                for shape, value in zip(named, (one.claimed, one.plain, one.gaussian), strict=True)
+                for shape, value in zip(named, (audit.claimed, audit.plain, audit.gaussian), strict=True)
             ],
-            (one.plain, one.claimed),
+            (audit.plain, audit.claimed),
         )
-        for defense, one in audits
+        for defense, audit in audits
     ]
     known = [value for row in rows for value, *_ in row.dots if LEAST_EPSILON < value < math.inf] or [1.0]
     low, high = math.floor(math.log10(min(known))), math.floor(math.log10(max(known))) + 1

@@ -51,14 +51,14 @@ def build(directory: Path) -> tuple[str, Sequence[Row]]:
     pictures, picture_notes = read_index(directory)
     # One look per pipeline for the whole page, including pipelines that have not started.
     known = dict.fromkeys([*order, *(row.defense for row in rows), *(picture.defense for picture in pictures)])
-    faces = looks(sorted(known, key=lambda one: one != ""))
+    faces = looks(sorted(known, key=lambda pipeline: pipeline != ""))
     embed = Embedder(directory / "pictures")
     studies = run.studies
     alone = len(studies) == 1
     plain = plain_words_of(rows)
-    faces = {one: replace(face, name=plain.name) if one == "" else face for one, face in faces.items()}
+    faces = {pipeline: replace(face, name=plain.name) if pipeline == "" else face for pipeline, face in faces.items()}
     own = [own_pictures(study, pictures, alone) for study in studies]
-    views = [View.of(one, of, faces, embed) for one, of in zip(run.summaries, own, strict=True)]
+    views = [View.of(summary, of, faces, embed) for summary, of in zip(run.summaries, own, strict=True)]
     claimed = {id(picture) for of in own for picture in of}
     loose = [picture for picture in pictures if id(picture) not in claimed]
     upper_bounds = {attack: why for study in studies for attack, why in study.upper_bounds.items()}
@@ -108,7 +108,7 @@ def about(run: Any) -> list[str]:
     seconds = run.get("seconds")
     took = text.seconds(number_of(seconds)) if isinstance(seconds, int | float) else ""
     facts = [run.get("started"), took and f"{took} of computing", run.get("machine"), run.get("machines")]
-    return [text.setting(one) for one in facts if one]
+    return [text.setting(fact) for fact in facts if fact]
 
 
 def by_default(config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -103,7 +103,7 @@ def glance(findings: Sequence[Finding], messages: Sequence[Message], attacks: Se
 
 def ladder(findings: Sequence[Finding], messages: Sequence[Message]) -> Table:
     """The verdict on every kind and size of message."""
-    shown = _by_message(messages, lambda one: Shown(pill(one.verdict), (one.shown, one.by_chance)))
+    shown = _by_message(messages, lambda message: Shown(pill(message.verdict), (message.shown, message.by_chance)))
     return Table("Where the leak ends", (DEFENCE, *shown), findings, look="plain stacked")
 
 
@@ -112,7 +112,7 @@ def _by_message(messages: Sequence[Message], show: Callable[[Message], Shown]) -
         message = of.message(place)
         return show(message) if message else Shown(NOTHING)
 
-    return (Column(one.message or "Messages", partial(read, one.place), below=one.size) for one in messages)
+    return (Column(sent.message or "Messages", partial(read, sent.place), below=sent.size) for sent in messages)
 
 
 def _accuracy(of: Finding) -> Shown:
@@ -125,7 +125,7 @@ def _accuracy(of: Finding) -> Shown:
 
 
 def _epsilon(of: Finding) -> Shown:
-    claims, lines = [one for one in of.claims if one.number], of.budget.lines if of.budget else ()
+    claims, lines = [claim for claim in of.claims if claim.number], of.budget.lines if of.budget else ()
     if not claims:
         return Shown(two(of.epsilon) if of.budget else NOTHING, lines)
     first, *others = claims
@@ -173,14 +173,14 @@ def _members_named(of: Finding) -> Shown:
     cell = of.membership_rate
     if cell is None:
         return Shown(NOTHING)
-    found, when = RATE.of(cell), ", ".join(filter(None, (round_of(cell), cell.observation)))
+    rate, when = RATE.of(cell), ", ".join(filter(None, (round_of(cell), cell.observation)))
     by = Markup("by {}, {}").format(breakable(cell.attack), when) if cell != of.membership else ""
-    return replace(found, below=(*found.below, by))
+    return replace(rate, below=(*rate.below, by))
 
 
-def _relative(found: Range, show: Show) -> Shown:
+def _relative(pair: Range, show: Show) -> Shown:
     """A cost, or its ratio to no defence over it."""
-    value, ratio = found
+    value, ratio = pair
     return Shown(show(value), value=value) if ratio is None else Shown(times(ratio), (show(value),), value)
 
 
@@ -238,7 +238,7 @@ def control(study: Study, words: Plain) -> Table:
         return of.row.attack, of.row.metric, round_mark(of.row.round, of.row.final), message
 
     rows = sorted(grouped(study.controls, place).items(), key=lambda item: item[0][1] != images.IDENTIFIED.name)
-    verdicts = {key: all(one.passed for one in of) for key, of in rows if _judged(of)}
+    verdicts = {key: all(test.passed for test in of) for key, of in rows if _judged(of)}
     names, lost = short_names(study.attacks, LONG), [key for key, passed in verdicts.items() if not passed]
     bad = dict.fromkeys(f"{names[attack]} ({metric_label(metric)})" for attack, metric, *_ in lost)
     passed = f"{len(verdicts) - len(lost)} of {count(len(verdicts), 'control')} passed"
@@ -249,7 +249,7 @@ def control(study: Study, words: Plain) -> Table:
         Column("Message", lambda row: row[0][3] or NOTHING),
         number("Reached", lambda row: _checked(row[1]), "folds"),
         Column(
-            "Why it failed", lambda row: "; ".join(dict.fromkeys(one.reason for one in row[1] if one.reason)), "text"
+            "Why it failed", lambda row: "; ".join(dict.fromkeys(test.reason for test in row[1] if test.reason)), "text"
         ),
     )
     summary = f"{passed}; ✗ not better than the null baseline: {', '.join(bad)}" if bad else passed
@@ -258,31 +258,31 @@ def control(study: Study, words: Plain) -> Table:
 
 def _judged(of: Sequence[Control]) -> bool:
     """Whether there is a verdict: enough images, and enough others to look for the true ones among."""
-    return not any(one.too_few or one.open for one in of)
+    return not any(test.too_few or test.open for test in of)
 
 
 def _checked(of: Sequence[Control]) -> Shown:
     """The score of one attack at one place, mean over seeds, above the best null baseline."""
-    show, passed = percent if of[0].row.metric == images.IDENTIFIED.name else two, sum(one.passed for one in of)
+    show, passed = percent if of[0].row.metric == images.IDENTIFIED.name else two, sum(test.passed for test in of)
     mark = "†" if not _judged(of) else "✓" if passed == len(of) else "✗"
-    nulls = dict(one.null for one in of if one.null)
+    nulls = dict(test.null for test in of if test.null)
     against = f"against {'/'.join(nulls)} {show(sum(nulls.values()) / len(nulls))}" if nulls else ""
-    n = sum(images_behind(one.row) for one in of if one.row.value is not None)
+    n = sum(images_behind(test.row) for test in of if test.row.value is not None)
     counted = f"{passed} of {len(of)} seeds" if len(of) > 1 else ""
     few = "" if _judged(of) else f"no verdict: n = {n}"
-    return Shown(f"{mark} {show(merge([one.row for one in of]).mean)}", (against, counted, few))
+    return Shown(f"{mark} {show(merge([test.row for test in of]).mean)}", (against, counted, few))
 
 
 def failed(study: Study) -> Table:
     """Failures and refusals, for one reason each."""
     shown = (
         DEFENCE,
-        Column("What failed", lambda one: one.what or "training", "attack"),
-        Column("Rounds", lambda one: ", ".join(dict.fromkeys(one.rounds))),
-        number("Seed", lambda one: one.seed),
-        number("Trials", lambda one: one.trials or NOTHING),
-        Column("Numbers concerned", lambda one: ", ".join(one.metrics)),
-        Column("Message", lambda one: one.message or "no message", "text"),
+        Column("What failed", lambda failure: failure.what or "training", "attack"),
+        Column("Rounds", lambda failure: ", ".join(dict.fromkeys(failure.rounds))),
+        number("Seed", lambda failure: failure.seed),
+        number("Trials", lambda failure: failure.trials or NOTHING),
+        Column("Numbers concerned", lambda failure: ", ".join(failure.metrics)),
+        Column("Message", lambda failure: failure.message or "no message", "text"),
     )
     return Table("Failures", shown, failures(study.all_rows), look="tall")
 

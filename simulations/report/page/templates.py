@@ -42,17 +42,17 @@ def read(name: str) -> str:
 @cache
 def _environment() -> jinja2.Environment:
     """With the filters and functions that templates of pages use."""
-    found = jinja2.Environment(
+    environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined,
         loader=jinja2.FunctionLoader(lambda name: (read(name), name, None)),
     )  # fmt: skip
     named: dict[str, Any] = {metric_label.__name__: metric_label}
     named |= {name: value for name, value in vars(text).items() if isfunction(value) and not name.startswith("_")}
-    found.filters.update(named, outline=lambda look: MARKERS[look.shape][0])
-    found.filters["swatch"] = lambda look: SWATCH.format(look.color, MARKERS[look.shape][1])
+    environment.filters.update(named, outline=lambda look: MARKERS[look.shape][0])
+    environment.filters["swatch"] = lambda look: SWATCH.format(look.color, MARKERS[look.shape][1])
     script = read("script.js")
     # The page's policy lets this text run, by its hash, and nothing else.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    found.globals.update(named, least_images=LEAST_IMAGES, nothing=text.NOTHING, rule=rule())
-    found.globals.update(script_hash=f"sha256-{digest}", script=Markup(script), css=Markup(read("style.css")))
-    return found
+    environment.globals.update(named, least_images=LEAST_IMAGES, nothing=text.NOTHING, rule=rule())
+    environment.globals.update(script_hash=f"sha256-{digest}", script=Markup(script), css=Markup(read("style.css")))
+    return environment

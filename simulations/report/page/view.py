@@ -62,42 +62,42 @@ class View(Summary):
     def of(cls, summary: Summary, pictures: Sequence[Picture], faces: Faces, embed: Embedder) -> View:
         """Of one study and its pictures."""
         study, findings = summary.study, summary.findings
-        apart = {observation for one in sections() for observation in one.own_pictures}
+        apart = {observation for section in sections() for observation in section.own_pictures}
         guessed = [one for one in pictures if one.attack not in study.class_attacks and one.observation not in apart]
         # Where the headline is of one round, its pictures come first.
-        leading = {one.defense: one.strongest.round for one in findings if one.strongest}
+        leading = {finding.defense: finding.strongest.round for finding in findings if finding.strongest}
         names, numbered = text.short_names(study.pipelines), Cards(study.cells)
         return cls(
             study,
             findings,
-            own={one: found for one in sections() if (found := one.view(study, findings))},
+            own={section: content for section in sections() if (content := section.view(study, findings))},
             star=star(summary, guessed, embed),
             grids=grids(guessed, study.pipelines, embed, study.upper_bounds, leading),
             own_grids={
-                one.name: grids(
-                    [of for of in pictures if one.own_pictures.get(of.observation) == ()], study.pipelines, embed
+                section.name: grids(
+                    [of for of in pictures if section.own_pictures.get(of.observation) == ()], study.pipelines, embed
                 )
-                for one in sections()
+                for section in sections()
             },
-            own_pictures={one.name: captioned(pictures, one.own_pictures, embed) for one in sections()},
-            drawn=drawn([one for one in pictures if one.attack in study.class_attacks], embed),
+            own_pictures={section.name: captioned(pictures, section.own_pictures, embed) for section in sections()},
+            drawn=drawn([picture for picture in pictures if picture.attack in study.class_attacks], embed),
             plane=plots.plane(findings, faces),
             curves=plots.over_rounds(study, faces),
             cards=numbered,
             tables=Tables.of(study, findings, summary.plain, numbered),
-            not_run=[(why, attacks, [names[one] for one in of]) for why, attacks, of in not_run(study.all_rows)],
+            not_run=[(why, attacks, [names[name] for name in of]) for why, attacks, of in not_run(study.all_rows)],
         )
 
     @property
     def ladder(self) -> Sequence[Message]:
         """Each kind and size of message once: real ones first, each from the smallest to the largest."""
-        found = {one.place: one for finding in self.findings for one in finding.messages}
-        return sorted(found.values(), key=lambda one: one.order)
+        messages = {message.place: message for finding in self.findings for message in finding.messages}
+        return sorted(messages.values(), key=lambda message: message.order)
 
     @property
     def columns(self) -> Sequence[Message]:
         """The messages of the first table: all if they are few, else the largest real one and the smallest request."""
-        real, asked = [one for one in self.ladder if one.real], [one for one in self.ladder if not one.real]
+        real, asked = [rung for rung in self.ladder if rung.real], [rung for rung in self.ladder if not rung.real]
         return self.ladder if len(self.ladder) <= FEW else [*real[-1:], *asked[: FEW - len(real[-1:])]]
 
     @property
@@ -113,7 +113,7 @@ class View(Summary):
     @property
     def fewer(self) -> str:
         """Why some counts are of fewer images than others; "" where all are of as many."""
-        every = ((one.place, one.score.attacked) for of in self.findings for one in of.messages if one.score)
+        every = ((sent.place, sent.score.attacked) for of in self.findings for sent in of.messages if sent.score)
         attacked = grouped(every, lambda pair: pair[0]).values()
         fewer = {str(n) for of in attacked for _, n in of if 0 < n < max(most for _, most in of)}
         why = "batches are of random size, or some images, clients or seeds have no score"
@@ -122,14 +122,14 @@ class View(Summary):
     @property
     def claims(self) -> Sequence[str]:
         """What an external app says of its differential privacy and of its accuracy, each sentence once."""
-        said = [one.text for of in self.findings for one in of.claims]
+        said = [claim.text for of in self.findings for claim in of.claims]
         said += [of.reported.text for of in self.findings if of.reported]
         return list(dict.fromkeys(said))
 
     @property
     def adaptive(self) -> Collection[tuple[str, str]]:
         """(defence, attack) for attacks that were made against the defence."""
-        known = {one.defense: one.known for one in self.findings}
+        known = {finding.defense: finding.known for finding in self.findings}
         return {(cell.defense, cell.attack) for cell in self.study.cells if is_adaptive(cell, known[cell.defense])}
 
 
@@ -138,9 +138,9 @@ def own_pictures(study: Study, pictures: Sequence[Picture], alone: bool) -> list
     if alone:
         return list(pictures)
     if study.cut:
-        mine = [one for one in pictures if one.target[0] in ("", study.name[0])]
-        return [one for one in mine if one.round in study.final_rounds]
-    return [one for one in pictures if one.target[0] and one.target[0] == study.name[0]]
+        mine = [picture for picture in pictures if picture.target[0] in ("", study.name[0])]
+        return [picture for picture in mine if picture.round in study.final_rounds]
+    return [picture for picture in pictures if picture.target[0] and picture.target[0] == study.name[0]]
 
 
 def star(summary: Summary, pictures: Sequence[Picture], embed: Embedder) -> Strip | None:
@@ -150,12 +150,12 @@ def star(summary: Summary, pictures: Sequence[Picture], embed: Embedder) -> Stri
     """
 
     def rank(pair: tuple[Finding, Message]) -> tuple[int, bool, bool, float]:
-        of, one = pair
-        return list(Verdict).index(one.verdict), not one.real, not of.defense, -(one.cell.mean(*SEEN) or 0.0)
+        of, sent = pair
+        return list(Verdict).index(sent.verdict), not sent.real, not of.defense, -(sent.cell.mean(*SEEN) or 0.0)
 
-    found = [(of, one) for of in summary.findings for one in of.messages]
-    for of, one in sorted(found, key=rank):
-        if strip := best_guess(pictures, one.cell, embed):
+    pairs = [(of, message) for of in summary.findings for message in of.messages]
+    for of, message in sorted(pairs, key=rank):
+        if strip := best_guess(pictures, message.cell, embed):
             name = text.short_names([of.defense])[of.defense] if of.defense else summary.plain.name
-            return replace(strip, target=f"{', '.join(filter(None, (name, one.title)))}: {strip.target}")
+            return replace(strip, target=f"{', '.join(filter(None, (name, message.title)))}: {strip.target}")
     return None

@@ -28,7 +28,7 @@ def active_server(study: Study, _: Sequence[Finding]) -> Content | None:
     """A row for each attack; None where the server only observed."""
     groups = grouped(study.active_cells, lambda cell: (cell.defense, cell.attack, cell.round)).values()
     # An attack that all clients refused has a cell of that alone; it is shown where there is no better one.
-    shown = [max(cells, key=lambda one: (one.has_result, len(one.scores))) for cells in groups]
+    shown = [max(cells, key=lambda cell: (cell.has_result, len(cell.scores))) for cells in groups]
 
     def why(cell: Cell) -> str:
         return _each(row.message for row in _rows_of(study.active, cell) if row.metric == ATTACK.name)
@@ -54,9 +54,9 @@ def active_server(study: Study, _: Sequence[Finding]) -> Content | None:
 
 def aggregates(study: Study, _: Sequence[Finding]) -> Content | None:
     """A row for each attack, by defence, round and attack, then by the number of clients; None where no sums were attacked."""
-    found, order = study.aggregate_cells, study.pipelines.index
-    attacks = list(dict.fromkeys(cell.attack for cell in found))
-    cells = sorted(found, key=lambda c: (order(c.defense), c.round, attacks.index(c.attack), c.card.clients or 1))
+    sums, order = study.aggregate_cells, study.pipelines.index
+    attacks = list(dict.fromkeys(cell.attack for cell in sums))
+    cells = sorted(sums, key=lambda c: (order(c.defense), c.round, attacks.index(c.attack), c.card.clients or 1))
     hidden = dict.fromkeys(row.message for row in study.rows if row.metric == WITHHELD)
 
     def failures(cell: Cell) -> str:

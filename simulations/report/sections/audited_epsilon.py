@@ -35,7 +35,7 @@ Audited = tuple[str, ShownEpsilon, Any]
 
 def joint(audits: Sequence[ShownEpsilon]) -> float:
     """The confidence with which all bounds of all audits and seeds hold together, by a union bound; in [0, 1)."""
-    return max(0.0, 1 - sum(one.seeds * (1 - one.confidence) for one in audits))
+    return max(0.0, 1 - sum(audit.seeds * (1 - audit.confidence) for audit in audits))
 
 
 def limit(largest: float, claimed: float) -> str:
@@ -64,11 +64,13 @@ def _claimed(row: Audited) -> Shown:
 
 
 def _strongest(row: Audited) -> Shown:
-    one = row[1]
-    confidence = f"{_percent(one.confidence)} confidence{f' in one of {one.seeds} seeds' if one.seeds > 1 else ''}"
-    above = f"{one.seeds_above} of {one.seeds} seeds above the claim, not corrected" if one.uncorrected else ""
-    refuted = f"above the claim: {', '.join(one.refuted_by)}" if one.refuted_by else ""
-    return Shown(one.part, (confidence, above, one.covers, refuted))
+    audit = row[1]
+    confidence = (
+        f"{_percent(audit.confidence)} confidence{f' in one of {audit.seeds} seeds' if audit.seeds > 1 else ''}"
+    )
+    above = f"{audit.seeds_above} of {audit.seeds} seeds above the claim, not corrected" if audit.uncorrected else ""
+    refuted = f"above the claim: {', '.join(audit.refuted_by)}" if audit.refuted_by else ""
+    return Shown(audit.part, (confidence, above, audit.covers, refuted))
 
 
 def _percent(share: float) -> str:
@@ -90,20 +92,20 @@ VIEWS = (DEFENCE, Column("View", lambda row: row[2].part), number("Canaries", la
 def audited_epsilon(_: Study, lines: Sequence[Finding]) -> Content | None:
     """Claims beside bounds, by audit and by view of the messages; None where no claim was audited."""
     named = [(line.defense, line.budget.shown) for line in lines if line.budget and line.budget.shown]
-    audits = [one for _, one in named]
+    audits = [audit for _, audit in named]
     if not named:
         return None
-    seeds, bounds = max(one.seeds for one in audits), _percent(joint(audits))
+    seeds, bounds = max(audit.seeds for audit in audits), _percent(joint(audits))
     notes: list[str] = [Markup('<p class="soft small after">{}</p>').format(Markup(NOTE).format(plain(LITTLE)))]
-    if len({one.level for one in audits if one.level}) > 1:
+    if len({audit.level for audit in audits if audit.level}) > 1:
         notes.append(LEVELS)
     if len(audits) > 1 or seeds > 1:
         tested = f"{count(len(audits), 'claim')}, up to {count(seeds, 'seed')} each"
         notes.append(f"{tested}: all bounds hold together with {bounds} confidence (union bound).")
     if seeds > 1:
         notes.append(SEEDS.format(plain(100 * CONFIDENCE)))
-    whole = Table("Epsilon claimed and shown", CLAIMS, [(defense, one, one) for defense, one in named])
-    parts = [(defense, one, part) for defense, one in named for part in one.parts]
+    whole = Table("Epsilon claimed and shown", CLAIMS, [(defense, audit, audit) for defense, audit in named])
+    parts = [(defense, audit, part) for defense, audit in named for part in audit.parts]
     views = [Table("Each view of the messages", VIEWS, parts, how="folded")] if parts else []
     return Content([partial(epsilons, named), whole, *notes, *views])
 

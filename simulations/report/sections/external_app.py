@@ -58,9 +58,9 @@ def recording(study: Study, findings: Sequence[Finding]) -> Content | None:
     rows = _of(study, RECORDED)
     if not rows:
         return None
-    told = [one for _, one in rows]
+    told = [facts for _, facts in rows]
     verdict = _verdict(study, findings, rows)
-    clients = {key: node for one in told for key, node in one.clients.items()}
+    clients = {key: node for facts in told for key, node in facts.clients.items()}
     ordered = sorted(clients.items(), key=lambda item: (len(item[0]), item[0]))
     parts = (
         Markup("<p><b>{}</b></p>").format(verdict),
@@ -68,24 +68,24 @@ def recording(study: Study, findings: Sequence[Finding]) -> Content | None:
         _unknown(told),
         " ".join(f"Client {key} is node {node}." for key, node in ordered),
     )
-    steps = next((one.steps for one in told if one.steps), ())
+    steps = next((facts.steps for facts in told if facts.steps), ())
     return Content(parts, " ".join((verdict, *_warnings(told))), steps)
 
 
 def audited_app(study: Study, _: Sequence[Finding]) -> Content | None:
     """What could not be known; None for other studies."""
-    told = [one for _, one in _of(study, ASSUMED)]
+    told = [facts for _, facts in _of(study, ASSUMED)]
     return Content([_unknown(told)], " ".join(_warnings(told))) if told else None
 
 
 def _unknown(told: Iterable[Told]) -> Markup:
-    texts = dict.fromkeys(text for one in told for text in one.assumed)
+    texts = dict.fromkeys(text for facts in told for text in facts.assumed)
     items = Markup("").join(Markup("<li>{}</li>\n").format(text) for text in texts)
     return Markup("<h3>What could not be known</h3>\n<ul>\n{}</ul>").format(items)
 
 
 def _warnings(told: Iterable[Told]) -> Iterable[str]:
-    return dict.fromkeys(text for one in told for text in one.warnings)
+    return dict.fromkeys(text for facts in told for text in facts.warnings)
 
 
 def _of(study: Study, metric: str) -> list[tuple[Row, Told]]:
@@ -99,7 +99,7 @@ def _ends(numbers: Sequence[int]) -> str:
 
 
 def _verdict(study: Study, findings: Sequence[Finding], rows: Sequence[tuple[Row, Told]]) -> str:
-    if not any(one.scored for _, one in rows):
+    if not any(facts.scored for _, facts in rows):
         attacked = sum(row.n for row, _ in rows)
         replies = "1 reply" if attacked == 1 else f"{attacked} replies"
         return (
@@ -107,13 +107,13 @@ def _verdict(study: Study, findings: Sequence[Finding], rows: Sequence[tuple[Row
             "among the pictures below, if an attack made any. Only the people who hold the data can tell whether a guess shows an "
             "image of theirs."
         )
-    judged = [(cell, one.verdict_of(cell)) for of in findings for one in of.messages for cell in one.cells]
-    if found := [f"{cell.attack} in round {cell.round}" for cell, verdict in judged if verdict in LEAKS]:
-        return f"{'; '.join(dict.fromkeys(found))} found images of these updates."
+    judged = [(cell, message.verdict_of(cell)) for of in findings for message in of.messages for cell in message.cells]
+    if attacks := [f"{cell.attack} in round {cell.round}" for cell, verdict in judged if verdict in LEAKS]:
+        return f"{'; '.join(dict.fromkeys(attacks))} found images of these updates."
     of_images = [cell.psnr for cell, _ in judged if cell.psnr]
     if of_images and all(score.attacked < LEAST_IMAGES for score in of_images):
         return "Under-powered: too few images for a verdict."
-    why = dict.fromkeys(one.reason for one in study.controls if one.row.metric == IDENTIFIED.name and one.reason)
+    why = dict.fromkeys(test.reason for test in study.controls if test.row.metric == IDENTIFIED.name and test.reason)
     reasons, failed = f" ({'; '.join(why)})" if why else "", "these attacks, with these settings, fail"
     return f"Not validated: no attack here found these images{reasons}. That shows only that {failed}."
 

@@ -50,7 +50,7 @@ def _looks(cell: Cell) -> bool:
 def _gain(cell: Cell, cells: Sequence[Cell]) -> float | None:
     """PSNR over that of the images as they were uploaded, in dB; None where the attack does not beat the null baselines."""
     place, own = (cell.defense, cell.round), cell.mean(*IMAGES.decides)
-    looked = (one.mean(*IMAGES.decides) for one in cells if _looks(one) and (one.defense, one.round) == place)
+    looked = (other.mean(*IMAGES.decides) for other in cells if _looks(other) and (other.defense, other.round) == place)
     looking, beaten = next(looked, None), cell.gap is None or cell.gap > 0
     return None if _looks(cell) or own is None or looking is None or not beaten else own - looking
 

@@ -20,7 +20,7 @@ from simulations.report.text import NOTHING, amount, brief, count, decibel, perc
 from simulations.run_folder.rows import Row
 from strategies.split.observations import SMASHED
 
-SHOWN = frozenset(one.name for one in training.SPLIT)
+SHOWN = frozenset(metric.name for metric in training.SPLIT)
 FACTS = ("transmissions_used", "auxiliary_data", "client_half_update")
 """Settings of a threat card by which attacks on smashed data differ; what an upper bound was given stands beside the attack."""
 RIGHT, ERROR = CELLS_RIGHT.of(), MSE_EMBEDDING.of()

@@ -28,7 +28,7 @@ def _scored(row: Row) -> tuple[Audit, str, str]:
 def closest(row: Row, candidates: Sequence[T], row_of: Callable[[T], Row]) -> list[T]:
     """Candidates with the same number of images and local steps, or all when none has."""
     wanted = _size(row)
-    return [one for one in candidates if _size(row_of(one)) == wanted] or list(candidates)
+    return [candidate for candidate in candidates if _size(row_of(candidate)) == wanted] or list(candidates)
 
 
 def _size(row: Row) -> tuple[Any, Any]:
@@ -53,8 +53,8 @@ class Nulls:
         """The highest of ``of(row)``; without any, of membership and recognition the chance."""
         chance = row.card.chance_of_recognition if row.metric == RECOGNITION.name else None
         chance = 0.5 if row.metric == MEMBERSHIP_AUC.name else chance
-        found = self.of(row) or ({} if chance is None else {"chance": chance})
-        return max(found.items(), key=lambda item: item[1], default=None)
+        nulls = self.of(row) or ({} if chance is None else {"chance": chance})
+        return max(nulls.items(), key=lambda item: item[1], default=None)
 
 
 def leaks(row: Row, null: tuple[str, float] | None) -> bool:

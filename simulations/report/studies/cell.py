@@ -14,7 +14,7 @@ from simulations.report.studies.score import PARTLY_FAILED, Score, Scored
 from simulations.report.text import setting
 from strategies.audit.threat_card import ThreatCard
 
-RESULTS = tuple(one.decides for one in FAMILIES)
+RESULTS = tuple(family.decides for family in FAMILIES)
 """Scores in the order in which they say how an attack did."""
 MEMBERSHIP_SCORES = frozenset((MEMBERSHIP_AUC.of(), MEMBERSHIP_TPR.of()))
 FOUND = IDENTIFIED.of("original")

@@ -19,7 +19,7 @@ from simulations.report.studies.score import attacked, same_images
 from simulations.report.studies.stages import first_stage
 from simulations.run_folder.rows import Row
 
-CLASS_METRICS = frozenset(one.name for one in METRICS.values() if one.family is REPRESENTATIVES)
+CLASS_METRICS = frozenset(metric.name for metric in METRICS.values() if metric.family is REPRESENTATIVES)
 
 
 def family(row: Row, drawn: Collection[str] = ()) -> Family | None:
@@ -34,8 +34,8 @@ def decides(row: Row, drawn: Collection[str] = ()) -> bool:
     """Whether the row's score decides the verdict on its family; ``drawn`` as in ``family``."""
     if row.metric == RECOGNITION.name:
         return row.attack in drawn
-    found = family(row, drawn)
-    return found is not None and (row.metric, row.reference) == found.decides
+    kind = family(row, drawn)
+    return kind is not None and (row.metric, row.reference) == kind.decides
 
 
 def class_attacks(rows: Iterable[Row]) -> frozenset[str]:
@@ -61,7 +61,7 @@ def significance(rows: Sequence[Row]) -> float:
     if not counts or len(counts) < len(rows):
         return 1.0
     if len(counts) > 1 and all(map(same_images, rows)):
-        return min(1.0, len(counts) * min(by_chance(*one) for one in counts))
+        return min(1.0, len(counts) * min(by_chance(*count) for count in counts))
     hits, images, chances = zip(*counts, strict=True)
     return by_chance(sum(hits), sum(images), max(chances))
 
@@ -115,13 +115,13 @@ def controls(rows: Sequence[Row]) -> list[Control]:
     nulls, drawn = Nulls(rows), class_attacks(rows)
     plain = [row for row in rows if row.is_attack and row.defense == ""]
     tried = Counter(alike(row) for row in plain if _of_images(row))
-    found = []
+    verdicts = []
     for row in plain:
         if _of_images(row):
-            found.append(_control_of_images(row, tried[alike(row)], drawn))
+            verdicts.append(_control_of_images(row, tried[alike(row)], drawn))
         elif decides(row, drawn) and row.metric != PSNR.name and (null := nulls.best(row)) is not None:
-            found.append(Control(row, null, _reason(row, null), too_few(row, drawn)))
-    return found
+            verdicts.append(Control(row, null, _reason(row, null), too_few(row, drawn)))
+    return verdicts
 
 
 def _of_images(row: Row) -> bool:
@@ -171,7 +171,7 @@ def under_powered(row: Row, deciding: Iterable[Control]) -> bool:
         return row.card.others is not None and row.card.others < LEAST_OTHERS
     if row.metric != MEMBERSHIP_AUC.name or row.defense == "" or row.ci_low is None or row.ci_high is None:
         return False
-    ends = [end for one in deciding for end in (one.null and one.null[1], one.row.value) if end is not None]
+    ends = [end for test in deciding for end in (test.null and test.null[1], test.row.value) if end is not None]
     return bool(ends) and row.ci_low <= min(ends) and max(ends) <= row.ci_high
 
 
@@ -185,13 +185,13 @@ def _broken(rows: Sequence[Row]) -> set[tuple[Audit, str]]:
         {(audit_of(row), row.defense, row.attack): row for row in able if (row.metric, row.reference) == of}
         for of in (PSNR.of("original"), IDENTIFIED.of("original"))
     )
-    found = set()
+    broken = set()
     for (at, defense, attack), row in psnr.items():
         first, hit = psnr.get((at, defense, first_stage(attack))), hits.get((at, defense, attack))
         more = first is not None and first.value is not None and row.ci_low is not None and row.ci_low > first.value
         if more and hit is not None and len(hits) * significance([hit]) <= LEVEL:
-            found.add((at, attack))
-    return found
+            broken.add((at, attack))
+    return broken
 
 
 def validate(rows: Sequence[Row]) -> list[Row]:
@@ -214,7 +214,7 @@ def validate(rows: Sequence[Row]) -> list[Row]:
     that of scores of membership that pass on too few records (``under_powered``). Failed rows stay failed; ``rows`` are unchanged.
     """
     drawn = class_attacks(rows)
-    verdicts = grouped(controls(rows), lambda one: _attempt(one.row, one.row.attack, family(one.row, drawn)))
+    verdicts = grouped(controls(rows), lambda test: _attempt(test.row, test.row.attack, family(test.row, drawn)))
     has_chance = {audit_of(row) for row in rows if row.role is Role.NULL_BASELINE and row.metric == LABEL_ACCURACY.name}
     broken = _broken(rows) if any(row.card.undefended for row in rows) else set()
 
@@ -231,7 +231,7 @@ def validate(rows: Sequence[Row]) -> list[Row]:
             return row if (audit_of(row), row.attack) in broken else replace(row, status="not-validated")
         own = verdicts.get(_attempt(row, row.attack, kind)) or verdicts.get(_attempt(row, first, kind), [])
         deciding = _deciding(row, own, kind)
-        if any(one.too_few or one.open for one in deciding) or (deciding and too_few(row, drawn)):
+        if any(control.too_few or control.open for control in deciding) or (deciding and too_few(row, drawn)):
             return replace(row, status="under-powered")
         if not deciding or not all(control.passed for control in deciding):
             return replace(row, status="not-validated")
@@ -256,7 +256,7 @@ def _deciding(row: Row, own: Sequence[Control], kind: Family) -> list[Control]:
     alike = [
         one for one in own if (one.row.card.observation, MessageSize.of(one.row.card)) == (row.card.observation, size)
     ]
-    if alike and (row.defense or all(one.passed for one in alike)):
+    if alike and (row.defense or all(control.passed for control in alike)):
         return alike  # without a defence the attack fails on such messages, so that its failure under one shows nothing
-    smaller = [one for one in own if MessageSize.of(one.row.card).within(size)]
-    return [one for one in smaller if one.passed and not (one.too_few or one.open)][:1] or alike
+    smaller = [control for control in own if MessageSize.of(control.row.card).within(size)]
+    return [control for control in smaller if control.passed and not (control.too_few or control.open)][:1] or alike

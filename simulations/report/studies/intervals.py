@@ -48,7 +48,7 @@ def interval(values: Sequence[float]) -> Range:
     if count < 2 or not all(map(math.isfinite, values)):
         return None, None
     mean = math.fsum(values) / count
-    half = _quantile(count - 1) * math.sqrt(math.fsum((one - mean) ** 2 for one in values) / (count - 1) / count)
+    half = _quantile(count - 1) * math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1) / count)
     return mean - half, mean + half
 
 
@@ -87,7 +87,7 @@ def paired(messages: Sequence[tuple[int, int, int]]) -> Change:
     Of messages of one image: ``paired_images``. Else Student's t with one degree of freedom fewer than messages; its variance is
     that between messages, or that of ``paired_images`` where this is larger.
     """
-    gained, lost, n = (sum(one[at] for one in messages) for at in range(3))
+    gained, lost, n = (sum(message[at] for message in messages) for at in range(3))
     if len(messages) == n:
         return paired_images(gained, lost, n)
     change = (gained - lost) / n

@@ -47,22 +47,22 @@ def stand_ins() -> dict[str, str]:
 
 def by_message(images: Iterable[tuple[str, int]]) -> list[Count]:
     """(found, images) of each message, from the message of each image and whether the image is found."""
-    return [(sum(hit for _, hit in of), len(of)) for of in grouped(images, lambda one: one[0]).values()]
+    return [(sum(hit for _, hit in of), len(of)) for of in grouped(images, lambda image: image[0]).values()]
 
 
 def each_image(rows: Iterable[Row]) -> dict[Image, tuple[str, int]]:
     """Each image -> the message that it was in, and 1 where it is found; empty where a row does not say."""
-    found, images = dict[Image, tuple[str, int]](), 0
+    hits, images = dict[Image, tuple[str, int]](), 0
     for row in rows:
         told = row.read(OfClients)
         if not len(told.each) == len(told.each_of) == row.n:
             return {}
         images += row.n
-        found |= {
+        hits |= {
             (row.seed, str(list(place))): (f"{row.seed} {_message(row, *place)}", int(hit == 1))
             for hit, place in zip(told.each, told.each_of, strict=True)
         }
-    return found if len(found) == images else {}
+    return hits if len(hits) == images else {}
 
 
 def _message(row: Row, client: int, place: int) -> str:
@@ -70,7 +70,7 @@ def _message(row: Row, client: int, place: int) -> str:
 
     Smashed data, queries and uploads keep the rows of images, so that each image is one message.
     """
-    kind = next((one for one in kinds().values() if one.title == row.card.observation), None)
+    kind = next((known for known in kinds().values() if known.title == row.card.observation), None)
     if not row.card.images or (kind and kind.paired):
         return f"{[client, place]}"
     number = place // row.card.images

@@ -22,10 +22,10 @@ Key = TypeVar("Key")
 
 def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
     """Items by a key of each, both in order of appearance."""
-    found: dict[Key, list[Item]] = defaultdict(list)
+    groups: dict[Key, list[Item]] = defaultdict(list)
     for item in items:
-        found[key(item)].append(item)
-    return found
+        groups[key(item)].append(item)
+    return groups
 
 
 def read_lines(path: Path) -> tuple[list[tuple[int, Any]], list[str]]:
@@ -34,12 +34,12 @@ def read_lines(path: Path) -> tuple[list[tuple[int, Any]], list[str]]:
         return [], [f"{path.name} is missing"]
     if not path.is_file():
         return [], [f"{path.name} is no file"]
-    found, damaged = read_json_lines(path, lambda value: value, replace=True)
+    lines, damaged = read_json_lines(path, lambda value: value, replace=True)
     notes = [
-        f"{path.name}: {'the last line is cut off and was left out' if one.last else f'line {one.line} is not JSON'}"
-        for one in damaged
+        f"{path.name}: {'the last line is cut off and was left out' if lost.last else f'line {lost.line} is not JSON'}"
+        for lost in damaged
     ]
-    return found, notes
+    return lines, notes
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ class RowFile:
 
 def read_rows(path: Path) -> tuple[list[Row], list[str]]:
     """Rows of ``path`` in file order, and notes on lines that could not be read or that repeat another."""
-    found = read_row_file(path)
-    return list(found.rows), [*found.damage, *found.notes]
+    row_file = read_row_file(path)
+    return list(row_file.rows), [*row_file.damage, *row_file.notes]
 
 
 def read_row_file(path: Path) -> RowFile:

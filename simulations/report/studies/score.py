@@ -91,8 +91,8 @@ def _estimate(
         messages = by_message(each_image(rows).values())
         if 0 < len(messages) < sum(row.n for row in rows):
             return *in_messages(messages), len(messages)
-        if found := exact(rows):
-            return *found, None
+        if estimate := exact(rows):
+            return *estimate, None
     ends = _over_seeds(metric, means, rows) if len(means) > 1 else _own_interval(metric, rows)
     return _combine(metric, means), *ends, None
 

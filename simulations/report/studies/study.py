@@ -67,8 +67,8 @@ class Study:
     @property
     def apart(self) -> tuple[str, ...]:
         """Further adversaries of the run in words; each has its own section."""
-        found = {"by an active server": self.active_cells, "as sums over clients": self.aggregate_cells}
-        return tuple(words for words, cells in found.items() if cells)
+        further = {"by an active server": self.active_cells, "as sums over clients": self.aggregate_cells}
+        return tuple(words for words, cells in further.items() if cells)
 
     @cached_property
     def active_cells(self) -> tuple[Cell, ...]:
@@ -168,8 +168,8 @@ def _cell(place: tuple[str, Role, str, int, ThreatCard], rows: Sequence[Row], nu
         leaking=frozenset(
             (r.metric, r.reference) for r in rows if names_members(r) or (decides(r) and leaks(r, nulls.best(r)))
         ),
-        chances={of: significance(found) for of, found in looked.items()},
-        each={of: each_image(found) for of, found in looked.items()},
+        chances={of: significance(own) for of, own in looked.items()},
+        each={of: each_image(own) for of, own in looked.items()},
         # A node keeps to itself which images a round used: equal places may be other images.
         comparable=all(row.card.randomness != OWN_SECRET for row in rows),
         chance=max((row.card.chance for row in looked[FOUND] if row.card.chance is not None), default=None),
@@ -180,9 +180,9 @@ def _cell(place: tuple[str, Role, str, int, ThreatCard], rows: Sequence[Row], nu
     )
 
 
-def mean_each(found: Iterable[Mapping[str, float]]) -> dict[str, float]:
+def mean_each(mappings: Iterable[Mapping[str, float]]) -> dict[str, float]:
     """The mean of each name's values."""
-    values = grouped((item for one in found for item in one.items()), lambda item: item[0])
+    values = grouped((item for mapping in mappings for item in mapping.items()), lambda item: item[0])
     return {name: math.fsum(value for _, value in of) / len(of) for name, of in values.items()}
 
 

@@ -95,7 +95,7 @@ def _arguments(maker: Any, frame: FrameType) -> dict[str, Any] | None:
     names = given.args[1:] if isinstance(maker, type) else given.args
     values = {name: given.locals.get(name) for name in names} | given.locals.get(str(given.keywords), {})
     try:
-        defaults = {name: one.default for name, one in inspect.signature(maker).parameters.items()}
+        defaults = {name: parameter.default for name, parameter in inspect.signature(maker).parameters.items()}
         ast.literal_eval(repr(values))
         plain = not given.locals.get(str(given.varargs))
         return {name: value for name, value in values.items() if value != defaults.get(name, maker)} if plain else None
@@ -111,16 +111,16 @@ def find_model(arrays: Arrays, seen: Sequence[BuiltModel], refused: list[str]) -
         the module of that. ``images``: the size of images that it was tried on, or "".
     """
     part_of = ""
-    for one in sorted(seen, key=lambda one: bool(one.given)):  # calls without arguments first
-        fits = _fit(one.model, arrays)
+    for built in sorted(seen, key=lambda model: bool(model.given)):  # calls without arguments first
+        fits = _fit(built.model, arrays)
         if fits == "part":
-            part_of = part_of or one.target
-        elif fits and (again := one.again()) is not None:
+            part_of = part_of or built.target
+        elif fits and (again := built.again()) is not None:
             images, why = _tried(again)
             if why or _fit(again, arrays):
                 refused += why
-                place = {"call": one.call} if one.given else {"factory": one.target}
-                return {**place, "home": one.maker.__module__, "images": images}
+                place = {"call": built.call} if built.given else {"factory": built.target}
+                return {**place, "home": built.maker.__module__, "images": images}
     matrices = [shape for _, shape in arrays if len(shape) == 2]
     if not part_of:
         refused.append(ONE_OUTPUT if matrices and matrices[-1][0] == 1 else NOT_SEEN)
@@ -147,8 +147,8 @@ def _fit(model: nn.Module, arrays: Arrays) -> str:
 
 def _tried(model: nn.Module) -> tuple[str, list[str]]:
     """The size of images that a model was tried on, "" where none of many was taken, and reasons against an audit."""
-    channels = [one.in_channels for one in model.modules() if isinstance(one, nn.Conv2d)]
-    heads = [one.out_features for one in model.modules() if isinstance(one, nn.Linear)]
+    channels = [layer.in_channels for layer in model.modules() if isinstance(layer, nn.Conv2d)]
+    heads = [layer.out_features for layer in model.modules() if isinstance(layer, nn.Linear)]
     try:
         model = plain("the model", model).eval()
         require_one_input("the model", model)
@@ -173,7 +173,7 @@ def _answer(model: nn.Module, channels: Sequence[int]) -> tuple[ImageShape, Any]
     Models without convolutions may take rows. The answer is None where the model takes no size.
     """
     sides, counts = (*SIDES, *(range(4, 129) if channels else ())), channels[:1] or (1, 3)
-    rows = [(1, 1, one.in_features) for one in model.modules() if isinstance(one, nn.Linear) and not channels]
+    rows = [(1, 1, layer.in_features) for layer in model.modules() if isinstance(layer, nn.Linear) and not channels]
     first: tuple[ImageShape, Any] = (0, 0, 0), None
     for shape in [*((count, side, side) for side in sides for count in counts), *rows[:1]]:
         with suppress(ModelError), torch.no_grad():
@@ -214,8 +214,8 @@ class StandInGrid(LocalGrid):
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Ends the server at messages of training, and where it sent others often; no node answers those."""
         sent = list(messages)
-        self.messages = [one for one in sent if one.metadata.message_type.partition(".")[0] == "train"]
-        self.others += [one.metadata.message_type for one in sent[:1]]
+        self.messages = [message for message in sent if message.metadata.message_type.partition(".")[0] == "train"]
+        self.others += [message.metadata.message_type for message in sent[:1]]
         if self.messages or len(self.others) > OFTEN:
             raise EnoughSeenError
         return []
@@ -230,9 +230,9 @@ def run_server(app: ServerApp, run_config: dict[str, Any], nodes: int, refused: 
         refused.append("the ServerApp is of the older interface: it has no @app.main()")
         return {}
     grid = StandInGrid(nodes)
-    found: dict[str, Any] = {}
+    seen: dict[str, Any] = {}
     failed = list[str]()
-    _watch_starts(found, failed)
+    _watch_starts(seen, failed)
     try:
         app(grid, Context(1, 1, {}, RecordDict(), run_config))
         failed.append("its main ended without a message of training")
@@ -246,8 +246,8 @@ def run_server(app: ServerApp, run_config: dict[str, Any], nodes: int, refused: 
         refused.append(
             f"the first round of the ServerApp was not seen, as {why}{others} (the check offers neither network nor data)"
         )
-        return found
-    if "strategy" not in found:
+        return seen
+    if "strategy" not in seen:
         refused.append(
             "the ServerApp sends its messages of training itself: audited wraps a strategy of flwr.serverapp.strategy"
         )
@@ -258,14 +258,14 @@ def run_server(app: ServerApp, run_config: dict[str, Any], nodes: int, refused: 
         refused.append(
             f"the message of training holds {len(records)} ArrayRecords; an audit needs one, with all weights"
         )
-    return found | {
+    return seen | {
         "asked": len(grid.messages),
         "message": {key: value for key, value in values if isinstance(value, bool | int | float | str)},
         "arrays": [[name, list(array.shape)] for record in records for name, array in record.items()],
     }
 
 
-def _watch_starts(found: dict[str, Any], failed: list[str]) -> None:
+def _watch_starts(seen: dict[str, Any], failed: list[str]) -> None:
     """Put in the place of every strategy's ``start`` one that asks for the messages of round 1 and ends the server.
 
     The strategy's own would evaluate on the server's data first.
@@ -274,22 +274,22 @@ def _watch_starts(found: dict[str, Any], failed: list[str]) -> None:
     for kind in kinds:  # which grows
         kinds += kind.__subclasses__()
         if "start" in vars(kind):
-            kind.start = _watched(kind.start, found, failed)
+            kind.start = _watched(kind.start, seen, failed)
 
 
-def _watched(original: Callable[..., Any], found: dict[str, Any], failed: list[str]) -> Callable[..., NoReturn]:
+def _watched(original: Callable[..., Any], seen: dict[str, Any], failed: list[str]) -> Callable[..., NoReturn]:
     def start(strategy: Strategy, *args: Any, **kwargs: Any) -> NoReturn:
         bound = inspect.signature(original).bind(strategy, *args, **kwargs)
         bound.apply_defaults()
         given = bound.arguments | bound.arguments.get("kwargs", {})
         grid, arrays, rounds = (given.get(name) for name in ("grid", "initial_arrays", "num_rounds"))
         chain = chain_of(strategy)
-        waits_for = max((int(getattr(one, "min_available_nodes", 0) or 0) for one in chain), default=0)
-        names = [type(one).__name__ for one in chain]
-        found.update(strategy=names, rounds=rounds if isinstance(rounds, int) else 0, waits_for=waits_for)
+        waits_for = max((int(getattr(link, "min_available_nodes", 0) or 0) for link in chain), default=0)
+        names = [type(link).__name__ for link in chain]
+        seen.update(strategy=names, rounds=rounds if isinstance(rounds, int) else 0, waits_for=waits_for)
         if isinstance(grid, StandInGrid) and isinstance(arrays, ArrayRecord):
             grid.nodes = max(grid.nodes, waits_for)
-            inner = next(one for one in chain if not isinstance(one, WrappingStrategy))
+            inner = next(link for link in chain if not isinstance(link, WrappingStrategy))
             try:
                 grid.push_messages(inner.configure_train(1, arrays, given.get("train_config") or ConfigRecord(), grid))
             except Exception as error:

@@ -32,10 +32,10 @@ def try_app(project: Project, nodes: int, seconds: float) -> dict[str, Any]:
         "run_config": dict(project.run_config), "packages": sorted(project.packages()), "nodes": nodes,
     }  # fmt: skip
     try:
-        found: dict[str, Any] = tried(f"{__name__}:look", arguments, seconds + SPARE, offline=True)
+        facts: dict[str, Any] = tried(f"{__name__}:look", arguments, seconds + SPARE, offline=True)
     except OwnCodeError as error:
         return {"refused": [f"the process that tried the app {error}"]}
-    return found
+    return facts
 
 
 def look(
@@ -57,7 +57,7 @@ def look(
     from simulations.external_app.check.trial.models import find_model, run_server, watched_models
 
     place, refused = Path(folder), list[str]()
-    found: dict[str, Any] = {"isolated": isolated, "refused": refused, "client": {}, "server": {}, "model": {}}
+    facts: dict[str, Any] = {"isolated": isolated, "refused": refused, "client": {}, "server": {}, "model": {}}
     os.chdir(place)
     sys.path.insert(0, folder)
     work_offline(isolated=isolated)
@@ -68,13 +68,13 @@ def look(
     server = _loaded(server_app, ServerApp, "ServerApp", place, refused)
     client = _loaded(client_app, ClientApp, "ClientApp", place, refused)
     if client is not None:
-        found["client"] = _client(client, refused) | (before[-1] if before else {})
+        facts["client"] = _client(client, refused) | (before[-1] if before else {})
     if server is not None and not refused:
         with watched_models() as models:
-            found["server"] = run_server(server, run_config, nodes, refused)
-        if arrays := found["server"].pop("arrays", None):
-            found["model"] = find_model(arrays, models, refused)
-    return found
+            facts["server"] = run_server(server, run_config, nodes, refused)
+        if arrays := facts["server"].pop("arrays", None):
+            facts["model"] = find_model(arrays, models, refused)
+    return facts
 
 
 def _before_answers() -> list[dict[str, Any]]:
@@ -115,7 +115,7 @@ def _loaded(name: str, kind: type, what: str, folder: Path, refused: list[str]) 
     try:
         loaded = getattr(importlib.import_module(module), attribute)
     except BaseException as error:
-        own = [one for one in traceback.extract_tb(error.__traceback__) if Path(one.filename).is_relative_to(folder)]
+        own = [call for call in traceback.extract_tb(error.__traceback__) if Path(call.filename).is_relative_to(folder)]
         where = f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
         text = f"{type(error).__name__}: {str(error)[:500]}{where}"
         if "'flwr." in text:

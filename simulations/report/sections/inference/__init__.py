@@ -70,22 +70,22 @@ def edge_cloud_inference(study: Study, lines: Sequence[Finding]) -> Content | No
 def _judged(cut: Cut) -> list[str]:
     if not (cut.adversaries and any(cut.study.pipelines)):
         return []
-    retrained = any(one.cell.card.knows_defenses for one in cut.adversaries)
+    retrained = any(adversary.cell.card.knows_defenses for adversary in cut.adversaries)
     return [Markup(f'<p class="soft small after">{EQUATION} {"" if retrained else UNTESTED}</p>')]
 
 
 def _answers(cut: Cut, lines: Sequence[Finding]) -> Table:
     def read(line: Finding, retrained: bool) -> Shown:
-        found = cut.adversary(line.defense, retrained)
-        if found is None:
+        adversary = cut.adversary(line.defense, retrained)
+        if adversary is None:
             return Shown(NOTHING)
-        shown = _change(None if retrained else found.before, found.after, percentage, line.defense)
+        shown = _change(None if retrained else adversary.before, adversary.after, percentage, line.defense)
         doubt = cut.doubt(line.defense) if retrained else ""
         return replace(shown, below=("; ".join(filter(None, (*shown.below, doubt))),))
 
     def often(line: Finding) -> str:
-        found = cut.adversary(line.defense, True) or cut.adversary(line.defense, False)
-        return percentage(found.null if found else None)
+        adversary = cut.adversary(line.defense, True) or cut.adversary(line.defense, False)
+        return percentage(adversary.null if adversary else None)
 
     inferred = (
         number("static adversary", lambda line: read(line, False)).opening,
@@ -119,19 +119,19 @@ def _change(before: Score | None, after: Score | None, show: Show, defense: str 
     return Shown(was + show(after.mean) + dagger(after.status), (within(after.low, after.high, show),))
 
 
-def _verdict(found: Adversary | None) -> Shown:
-    word = found.equation if found else ""
+def _verdict(adversary: Adversary | None) -> Shown:
+    word = adversary.equation if adversary else ""
     mood = {SATISFIED: "good", NOT_SATISFIED: "bad"}.get(word, "")
     return Shown(Markup('<span class="status {}">{}</span>').format(mood, word or NOTHING))
 
 
 def _power(cut: Cut) -> list[str]:
-    found = [MADE_AGAINST.format(percent(cut.offline.mean))] if cut.offline else []
+    sentences = [MADE_AGAINST.format(percent(cut.offline.mean))] if cut.offline else []
     if cut.threshold:
         images, null, least = cut.threshold
         often = f"Of {images} images {percent(null)} have the most frequent value."
-        found.append(f"{often} {TOO_FEW if least is None else ENOUGH.format(percent(least))}")
-    return found
+        sentences.append(f"{often} {TOO_FEW if least is None else ENOUGH.format(percent(least))}")
+    return sentences
 
 
 def _queries(cut: Cut) -> list[Table | str]:

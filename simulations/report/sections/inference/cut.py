@@ -49,7 +49,7 @@ class Cut:
         self.queried = [cell for cell in study.cells if cell.observation == QUERY.title and cell.psnr is not None]
         """Attacks that reconstruct queries."""
         each = (self.adversary(defense, kind) for defense in study.pipelines for kind in (False, True))
-        self.adversaries = [one for one in each if one]
+        self.adversaries = [adversary for adversary in each if adversary]
         """The static one of a defence first."""
 
     def score(self, defense: str, metric: Metric, reference: str = "") -> Score | None:
@@ -65,10 +65,10 @@ class Cut:
     def adversary(self, defense: str, retrained: bool) -> Adversary | None:
         """The strongest one that learned from protected features, or else, as in the paper, from unprotected ones."""
         tried = [c for c in self.cells if ACCURACY in c.scores and c.card.knows_defenses == retrained]
-        found = [cell for cell in tried if cell.defense == defense]
-        if not found:
+        own = [cell for cell in tried if cell.defense == defense]
+        if not own:
             return None
-        best = max(found, key=lambda cell: -1.0 if (mean := _read(cell).mean) is None else mean)
+        best = max(own, key=lambda cell: -1.0 if (mean := _read(cell).mean) is None else mean)
         # The best before may be another than the best after: a defence is judged by what could be read before and after.
         plain = [_read(cell) for cell in tried if cell.defense == ""]
         before = max(plain, key=lambda score: score.mean or 0.0, default=None)
@@ -92,11 +92,11 @@ class Cut:
     @property
     def best_reconstruction(self) -> Cell | None:
         """The best attack where nothing is protected, by the paper's measure; images too small for it have PSNR alone."""
-        found = [c for c in self.cells if not c.defense and c.psnr is not None and c.psnr.mean is not None]
-        measure = (MS_SSIM if all(cell.mean(*MS_SSIM.of("original")) is not None for cell in found) else PSNR).of(
+        cells = [c for c in self.cells if not c.defense and c.psnr is not None and c.psnr.mean is not None]
+        measure = (MS_SSIM if all(cell.mean(*MS_SSIM.of("original")) is not None for cell in cells) else PSNR).of(
             "original"
         )
-        return max(found, key=lambda cell: cell.mean(*measure) or 0.0, default=None)
+        return max(cells, key=lambda cell: cell.mean(*measure) or 0.0, default=None)
 
     @property
     def offline(self) -> Score | None:
@@ -107,10 +107,10 @@ class Cut:
     @property
     def threshold(self) -> tuple[int, float, float | None] | None:
         """(images, most frequent value, least accuracy before protection with which Equation 1 can be satisfied)."""
-        for one in self.adversaries:
-            if one.after.n and one.null is not None:
-                images = equation.images_of(one.after)
-                return images, one.null, equation.least_before(images, one.null)
+        for adversary in self.adversaries:
+            if adversary.after.n and adversary.null is not None:
+                images = equation.images_of(adversary.after)
+                return images, adversary.null, equation.least_before(images, adversary.null)
         return None
 
 

@@ -61,8 +61,8 @@ def least_before(images: int, null: float) -> float | None:
 
     after = Score(*binomial_interval(round(null * images), images))
     for hits in range(round(null * images), images + 1):
-        found = difference(Score(*binomial_interval(hits, images)), after)
-        if found is not None and found.low >= LEAST_DROP:
+        drop = difference(Score(*binomial_interval(hits, images)), after)
+        if drop is not None and drop.low >= LEAST_DROP:
             return hits / images
     return None
 
