@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks.descent import StepRule, minimise, reported, watched
+from attacks.descent import StepRule, minimise, watched
 from attacks.observations import AttackError
 from attacks.spec import parse_attacks
 from tests.attacks.wire import linear_net, observe, pictures
@@ -95,12 +95,3 @@ def test_every_search_reports_each_of_its_steps_to_its_own_context() -> None:
         assert len(heard) == steps or not never_ends_early
         alone = attack(observation, torch.Generator().manual_seed(0))
         assert torch.equal(watched_guess.images, alone.images)
-
-
-def test_steps_are_told_when_they_are_done() -> None:
-    heard: list[int] = []
-    with watched(lambda done, _: heard.append(done)):
-        steps = reported(range(2), 2)
-        assert (next(steps), heard) == (0, [])
-        assert (next(steps), heard) == (1, [1])
-        assert (next(steps, None), heard) == (None, [1, 2])

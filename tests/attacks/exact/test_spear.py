@@ -10,17 +10,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attacks import AttackError, SpearPlusPlus
-from attacks.exact.linear_layer import Read, low_rank, unscaled_gradient
-from attacks.exact.missing_examples import MissingExamples
-from attacks.exact.sparse_directions import SparseDirections
+from attacks.exact.linear_layer import unscaled_gradient
 from attacks.exact.spear import Spear
 from attacks.guesses import Reconstruction
 from attacks.normalisation import normalise
 from attacks.observations import ClientUpdate
 from attacks.refinement.base import Refinement
-from defenses.module_calls import calls_of
 from tests.attacks.exact import solving
-from tests.attacks.limits import assert_limits
 from tests.attacks.wire import CLASSES, MEAN, STD, classes, drawings, linear_net, observe, pictures, relu_net
 
 QUICK = Spear(max_samples=200_000, max_descents=1000)
@@ -86,28 +82,6 @@ def test_batches_beyond_sampling_are_exact_too() -> None:
         assert abs(guess.diagnostics["gradient_distance"]) < 1e-6
 
 
-def test_the_last_example_follows_from_the_others() -> None:
-    """All but one column given: no search, no pixels, and the missing one is exact."""
-    batch, seen = 12, drawn(12, 200, exact=True)
-    read = Read.of(seen)
-    layer, gradient = read.layers[0], read.of_layer(read.layers[0])
-    parts = low_rank(gradient, batch)
-    directions = SparseDirections(parts.left, parts.gap)
-    images = normalise(drawings(batch), seen).double().requires_grad_()
-    with calls_of([layer.module]) as calls:
-        loss = nn.functional.cross_entropy(read.model(images), classes(batch))
-        (signals,) = torch.autograd.grad(loss, calls[0][2])
-    columns = parts.left.T @ signals.T
-    directions.near(columns[:, :-1].T)
-    assert len(directions.sure()) == batch - 1
-    assert gradient.bias is not None
-    MissingExamples(directions, parts, gradient.bias, layer).by_elimination()
-    found = directions.sure()
-    assert len(found) == batch
-    missing = columns[:, -1] / columns[:, -1].norm()
-    assert float((found @ missing).abs().max()) > 1 - 1e-9
-
-
 @pytest.mark.parametrize("attack", [Spear(), SpearPlusPlus()])
 def test_of_equal_examples_one_is_found_and_the_others_are_grey(attack: Spear | SpearPlusPlus) -> None:
     """Three different examples of six leave a gradient of rank 3: theory gives these three, and no attack the multiplicities."""
@@ -158,7 +132,6 @@ def test_where_it_does_not_apply_it_says_so() -> None:
     solving.assert_refused(
         QUICK, ((observe(model, pictures(4), classes(4), **changes), why) for model, changes, why in cases)
     )
-    assert_limits(Spear, max_samples=(0, 1), max_descents=(0, 1), search=("some", "samples"))
 
 
 # ---- SPEAR++
@@ -186,15 +159,6 @@ def after(steps: int, batch: int, rate: float = 0.01) -> ClientUpdate:
     return replace(seen, update=update, local_steps=steps, learning_rate=rate)
 
 
-def test_small_batches_are_exact() -> None:
-    for batch, width in ((1, 20), (2, 60), (4, 100)):
-        seen = solving.sent(batch, width)
-        guess = SpearPlusPlus()(seen, solving.stream())
-        assert solving.largest_error(guess, pictures(batch, seed=3)) < 1e-4
-        assert sorted(guess.labels.tolist()) == sorted(classes(batch, seed=3).tolist())
-        assert abs(guess.diagnostics["gradient_distance"]) < 1e-6
-
-
 def test_a_batch_beyond_the_reach_of_samples_is_exact() -> None:
     batch, model = 32, deep(600)
     seen = observe(model, drawings(batch), classes(batch))
@@ -217,7 +181,6 @@ def test_spear_plus_plus_says_where_it_does_not_apply() -> None:
     solving.assert_refused(
         SpearPlusPlus(), [(solving.sent(4, 9), "too few"), (seen, "weight decay of several local steps")]
     )
-    assert_limits(SpearPlusPlus, max_starts=(0, 1))
     # Too few directions: the failure says how many were found.
     assert "of 14 examples in" in SpearPlusPlus(max_starts=1)(solving.sent(14, 60), solving.stream()).failure
     seen = observe(relu_net(60), pictures(2), classes(2), weight_decay=0.1)

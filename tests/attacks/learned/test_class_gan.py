@@ -18,7 +18,6 @@ from attacks.scoring.oracle import train_oracle
 from clients.data.datasets import load_dataset
 from clients.data.images import to_float
 from defenses.base import Batch
-from tests.attacks.limits import assert_limits
 from tests.attacks.wire import classes, observe, pictures, sigmoid_net
 from tests.attacks.wire import stream as seeded
 
@@ -130,7 +129,3 @@ def test_broken_clients_and_rounds_are_left_out():
     assert len(guesses[2].images) == 0
     assert not torch.equal(guesses[0].images, guesses[3].images)
     assert torch.equal(attack(UpdateHistory((bad, good)), seeded()).images, attack(small(1), seeded()).images)
-
-
-def test_numbers_out_of_range_are_refused():
-    assert_limits(ClassGAN, iterations=(0, 1), batch_size=(1, 2), images_per_class=(1.5, 1))

@@ -17,7 +17,6 @@ from clients.models.split.split_models import SplitShape, build_split_model
 from defenses import BatchShuffle, FeatureNoise, PatchShuffle
 from defenses.base import Batch, Defense
 from defenses.pipeline import Pipeline
-from tests.attacks.limits import assert_limits
 from tests.attacks.wire import stream as seeded
 from tests.attacks.wire import untrained
 from tests.common.any_attack import pipelines_against, quick
@@ -227,7 +226,5 @@ def test_what_is_not_enough_is_refused() -> None:
         ):
             with pytest.raises(AttackError, match=message):
                 cls().fit(given, seeded())
-    assert_limits(FieldReading, transmissions=(0, 1), batch_size=(1, 2))
-    assert_limits(EmbeddingReversal, iterations=(0, 1), width=(0, 4), batch_size=(1, 2), learning_rate=(2, 1))
     other = replace(seen, server=torch.nn.Linear(4, 2))
     assert "DIFM; Linear has none" in quick(EmbeddingReversal).fit(known, seeded())(other, seeded()).failure
