@@ -76,9 +76,6 @@ def test_an_objective_that_was_never_finite_is_an_error_and_a_late_one_is_not() 
     torch.testing.assert_close(best, torch.full((1, 3), 0.9), atol=1e-4, rtol=0)
 
 
-# ---- progress
-
-
 def test_every_search_reports_each_of_its_steps_to_its_own_context() -> None:
     observation = observe(linear_net(), pictures(1), torch.tensor([2]))
     for text, steps, never_ends_early in (

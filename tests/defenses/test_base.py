@@ -181,10 +181,6 @@ def test_what_a_chain_says_of_itself() -> None:
         "Clip()": (None, 1), "PatchShuffle()": (None, 1), "Clip() | SpectralShuffle() | FeatureNoise()": (0, 2),
     }.items():  # fmt: skip
         assert (parse(text).edge_blocks, parse(text).widening) == wanted
-    assert (parse("DPSGD()").needs_group_norm, parse("ATS()").needs_group_norm) == (True, False)
-    assert str(parse("GaussianNoise(std=0.5) | Pruning()")) == (
-        "GaussianNoise(std=0.5, per='step') | Pruning(fraction=0.7, per='step')"
-    )
     assert repr(LaplaceNoise(scale=np.float64(0.25))) == "LaplaceNoise(scale=0.25, per='step')"
     # Every stage without effect is named.
     pipeline = parse("ImageNoise(std=0) | Clip(per='update') | GaussianNoise(std=0, per='update')")

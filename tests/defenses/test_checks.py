@@ -1,5 +1,6 @@
 """Limits of settings: what a refusal calls allowed is taken, and what lies beside it is refused by name."""
 
+import math
 import re
 from dataclasses import fields
 from typing import Any
@@ -20,6 +21,10 @@ def sides(text: str) -> tuple[list[Any], list[Any]]:
     if found := re.fullmatch(r"a whole number from (-?\d+) to (\d+)", text):
         low, high = map(int, found.groups())
         return [low, high], [low - 1, high + 1, low + 0.5]
+    if found := re.fullmatch(r"(0, or )?a number from (\S+) to ([^\s,]+)(, or inf)?", text):
+        zero, low, high, infinite = found[1], float(found[2]), float(found[3]), found[4]
+        taken = [low, high, *([0] if zero else []), *([math.inf] if infinite else [])]
+        return taken, [0.99 * low or -1e-6, 1.01 * high]
     choices = text.split(" | ")
     return (choices, ["no such text"]) if len(choices) > 1 else ([], [])
 

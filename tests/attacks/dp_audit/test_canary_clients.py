@@ -40,19 +40,6 @@ def test_without_a_mechanism_scores_are_the_length_times_the_rounds() -> None:
     assert 5 < len(parts[TURNING].scores) < 35
 
 
-def test_a_placed_client_sends_its_direction_or_the_opposite_and_is_scored_along_it() -> None:
-    placed = [PlacedClient.of({**SHAPES, "empty": (0,)}, 1, partition) for partition in range(12)]
-    assert {client.turns for client in placed} == {False, True}
-    for client in placed:
-        for coin, server_round, sign in ((True, 1, 1), (False, 1, -1), (True, 2, -1 if client.turns else 1)):
-            update = client.update(coin, 2.0, server_round)
-            assert {name: tuple(tensor.shape) for name, tensor in update.items()} == SHAPES
-            along = sum(float((update[name] * client.along[name]).sum()) for name in SHAPES)
-            assert along == pytest.approx(2.0 * sign, rel=1e-5)
-            expected = [0.5 if coin else -0.5] * 4
-            assert client.scores(update, server_round).tolist() == pytest.approx(expected, rel=1e-5)
-
-
 def test_noise_that_is_reused_cancels_from_clients_that_turn() -> None:
     def reused(update: Update, client: int, _: int) -> Update:
         generator = generator_for("reused", client)

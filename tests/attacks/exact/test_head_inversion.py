@@ -133,9 +133,6 @@ def test_where_it_does_not_apply_it_says_so() -> None:
     assert_refused(QUICK, cases)
 
 
-# ---- layers and their ranks
-
-
 SHAPE = (1, 6, 6)
 
 

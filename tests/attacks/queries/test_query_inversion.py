@@ -73,9 +73,6 @@ def test_a_prior_helps_against_noise_and_clipped_features_are_matched_as_clipped
     assert mse(through, images).mean() < 0.7 * mse(around, images).mean()
 
 
-# ---- the backward attack
-
-
 SEARCHES: list[Any] = [
     QueryInversion(iterations=100, total_variation=0.0),
     BackwardReconstruction(iterations=100, learning_rate=0.05, total_variation=0.0),

@@ -108,9 +108,6 @@ def test_what_has_no_order_and_rates_out_of_range_are_refused():
     clustered_interval(shares, 3)
 
 
-# ---- shares of clusters
-
-
 @pytest.mark.numeric
 def test_cells_count_as_trials_where_they_are_independent_and_rows_where_cells_are_alike() -> None:
     """Against exact intervals: of 200 rows that are all right or all wrong, and of all 8000 cells, as a mean over draws."""

@@ -15,15 +15,12 @@ from attacks.smashed.tokens.decoder import (
     FeatureAveraging,
     RecurringTokens,
     TokenDecoder,
-    same_token_distance,
 )
-from defenses.pipeline import Pipeline
 from defenses.smashed.feature_noise import FeatureNoise
 from defenses.smashed.patch_shuffle import PatchShuffle
 from tests.attacks.decoding import (
     SHAPE,
     TARGETS,
-    digits,
     error,
     error_of_mean_image,
     knowledge,
@@ -141,18 +138,6 @@ def test_transmissions_are_independent_and_the_rest_of_the_batch_differs() -> No
                 assert len({frozenset(batch) for batch in company}) > 1
                 # Half of the batch stays together.
                 assert size // 4 <= len(set.intersection(*company)) <= size // 2, (count, size)
-
-
-def test_training_pairs_are_transmissions_with_fresh_shuffles() -> None:
-    client, images = sender(PatchShuffle(), edge_blocks=0), digits()[0][:8]
-    sent = independent_transmissions(client, images, 6, 4, seeded())
-    clean = replace(client, pipeline=Pipeline()).send(images, seeded())
-    assert torch.allclose(sent.sort(2).values, clean.sort(1).values.expand_as(sent), atol=1e-6)
-    positions = (sent.unsqueeze(3) - clean[None, :, None]).norm(dim=4).argmin(3)[:, 0]
-    assert len({tuple(order) for order in positions.tolist()}) == 6
-    # Without blocks a token comes back as it was, but for rounding.
-    length = float(clean.norm(dim=2).mean())
-    assert same_token_distance(client, images, seeded()) == pytest.approx(1e-4 * length, rel=1e-3)
 
 
 def test_finds_exactly_the_tokens_that_recur() -> None:

@@ -38,9 +38,6 @@ def features_of(context: FitContext, images: Tensor) -> Tensor:
     return features
 
 
-# ---- exact
-
-
 def test_an_identity_gives_the_server_what_it_had() -> None:
     """Weights that pass channels through: what the first C / 2^depth channels hold comes back exactly, so the server half decides
     as without protection.
@@ -77,9 +74,6 @@ def test_every_shape_that_is_accepted_comes_back_and_the_latent_is_that_of_the_p
     # VGG16 at convolution 8: 512 x 28 x 28 features, of which "decreasing" sends a half.
     assert QUICK.latent_shape(512, 28, 28) == (256, 28, 28)
     assert replace(QUICK, variant="extra_deep").latent_shape(512, 28, 28) == (64, 28, 28)
-
-
-# ---- learned
 
 
 def squares(count: int, seed: int) -> Tensor:
@@ -124,9 +118,6 @@ def test_the_output_is_rectified_where_the_features_are() -> None:
         assert bool(fitted.state()["rectified"]) == rectified
         protected = fitted.protect_features(features_of(context, pictures(seed=1)), generator_for(0))
         assert bool((protected >= 0).all()) == rectified
-
-
-# ---- settings and refusals
 
 
 def test_what_cannot_be_learned_or_restored_is_refused() -> None:

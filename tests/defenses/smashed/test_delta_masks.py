@@ -40,9 +40,6 @@ def cams(context: FitContext, which: nn.Module, images: Tensor) -> Tensor:
     return grad_cam(nn.Sequential(context.client, which), images, which[1])  # type: ignore[index]
 
 
-# ---- masks
-
-
 def test_masks_are_what_is_cold_for_the_server_and_for_min_hot_for_the_adversary(context: FitContext) -> None:
     images = context.images
     assert context.adversary is not None

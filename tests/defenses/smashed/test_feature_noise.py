@@ -79,9 +79,6 @@ def test_epsilon_is_that_of_known_values_and_of_an_integral_for_two_releases() -
     assert FeatureDP(noise_multiplier=0.0).epsilon(0) == 0.0
 
 
-# ---- the mechanism
-
-
 def test_delta_is_the_hockey_stick_divergence() -> None:
     """The definition: delta = integral of max(0, p - exp(epsilon) q), for the two outputs that differ most."""
     for ratio, epsilon in itertools.product((0.05, 0.5, 1.0, 3.0), (0.0, 0.1, 1.0, 5.0)):

@@ -106,13 +106,10 @@ def test_settings_without_a_meaning_are_refused_and_the_text_names_norm_and_nois
         ({"target_epsilon": 2.0}, "target_epsilon is 2.0; allowed: a number beside rounds"),
         ({"rounds": 2}, "rounds is 2; allowed: None without a target_epsilon"),
         ({"noise_multiplier": 1.0, "target_epsilon": 2.0, "rounds": 1}, "target_epsilon is 2.0; allowed: None when"),
-        ({"target_epsilon": 1.0, "rounds": 0}, "rounds is 0; allowed"),
         ({"target_epsilon": 1e-9, "rounds": 1, "target_delta": 1e-12}, "target_epsilon is 1e-09; allowed: what"),
-        ({"max_norm": math.inf}, "max_norm is inf; allowed"),
     ):
         with pytest.raises(ValueError, match=message):
             ClientDP(**arguments)
-    assert repr(ClientDP()) == "ClientDP(max_norm=1.0, noise_multiplier=4.0)"
     assert repr(ClientDP(target_epsilon=2.0, rounds=3)) == "ClientDP(max_norm=1.0, target_epsilon=2.0, rounds=3)"
 
 

@@ -3,7 +3,6 @@
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -111,9 +110,6 @@ def test_orders_are_epochs_of_batches() -> None:
     assert local_orders(2, 64, 2, torch.Generator())[0] == [0, 1]
 
 
-# ---- what is matched
-
-
 def test_unrolls_only_what_fits() -> None:
     seen, _ = case(3, "01")
     for settings, unrolled in (
@@ -137,10 +133,6 @@ def test_the_objective_is_zero_at_the_truth_and_only_when_unrolled() -> None:
             assert loss < 1e-10 if client else loss > 1e-4, (options, cost)
 
 
-# ---- memory
-
-
-ROOT = Path(__file__).parents[4]
 MODULE = "attacks.gradient.trial_gradients.memory"
 
 

@@ -98,9 +98,6 @@ def test_another_shuffle_is_seen_as_another_share() -> None:
     assert shares == pytest.approx([0, 4 / 9, 1], abs=0.03)
 
 
-# ---- one transmission as a jigsaw
-
-
 JIGSAW = TokenJigsaw(iterations=100)
 
 
@@ -121,9 +118,6 @@ def test_large_batches_are_cut_to_what_fits(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("attacks.smashed.tokens.jigsaw.MOST_TOKENS", 27)
     attack = replace(JIGSAW, iterations=2).fit(knowledge(BatchShuffle(k=0.4)), seeded())
     assert_reads_three_images_of_six(attack)
-
-
-# ---- tokens that recur over transmissions are the image's own
 
 
 BATCH = BatchShuffle(k=0.45)  # 4 of 9 tokens stay
