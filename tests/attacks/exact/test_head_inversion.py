@@ -11,15 +11,12 @@ from torch.nn import functional as F
 from attacks.exact.head_inversion import HeadInversion, class_features
 from attacks.exact.linear_layer import LayerGradient, Read, linear_layers, low_rank
 from attacks.exact.spear import Spear
-from attacks.exact.spear_plus_plus import SpearPlusPlus
 from attacks.guesses import Reconstruction
 from attacks.image_measures import mse
 from attacks.normalisation import normalise
 from attacks.observations import AttackError, ClientUpdate
-from clients.data.datasets import load_dataset
-from clients.data.images import to_float
 from clients.models.classifiers import build_model
-from tests.attacks.exact.solving import assert_refused, in_single_precision, paired, stream
+from tests.attacks.exact.solving import assert_refused, paired, stream
 from tests.attacks.wire import CLASSES, classes, observe, pictures, seeded
 
 QUICK = HeadInversion(iterations=150)
@@ -93,32 +90,6 @@ def test_distinct_classes_tell_features_apart_exactly_where_logits_agree_and_nea
     features, gradient, _ = alike_for_all(4, 0.02)
     # Without the leak taken away a row is not the features, but far from them.
     assert float((-4 * gradient.weight[1:5] - features).norm() / (features - features.mean(0)).norm()) > 0.5
-
-
-@pytest.mark.numeric
-def test_what_is_found_of_32_digits_is_exact() -> None:
-    """The CNN of FedAvg (McMahan et al. 2017, section 3) before training, whose features of digits are alike."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        layers = [
-            nn.Conv2d(1, 32, 5, padding=2),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Conv2d(32, 64, 5, padding=2),
-            nn.ReLU(),
-        ]
-        layers += [nn.MaxPool2d(2), nn.Flatten(), nn.Linear(64 * 49, 512), nn.ReLU(), nn.Linear(512, 10)]
-    data = load_dataset("mnist-5k").train
-    images, labels = to_float(data.images[7:39]), data.labels[7:39]
-    seen = in_single_precision(observe(nn.Sequential(*layers), images, labels))
-    read = Read.of(seen)
-    found = SpearPlusPlus().factors(read, read.layers[0], seen, stream(), {})
-    with torch.no_grad():
-        features = nn.Sequential(*layers[:7])(normalise(images, seen)).double()
-    nearest = (torch.cdist(found.inputs, features) / features.norm(dim=1)).min(1)
-    assert float(nearest.values.max()) < 1e-3
-    assert 24 <= len(nearest.indices.unique()) == len(found.inputs)
-    assert found.failure == "" or found.failure.startswith(f"found {len(found.inputs)} of 32 examples in ")
 
 
 def test_where_it_does_not_apply_it_says_so() -> None:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from attacks import AttackError, SpearPlusPlus
 from attacks.exact.linear_layer import unscaled_gradient
@@ -17,6 +16,7 @@ from attacks.normalisation import normalise
 from attacks.observations import ClientUpdate
 from attacks.refinement.base import Refinement
 from tests.attacks.exact import solving
+from tests.attacks.gradient.clients import trained
 from tests.attacks.wire import CLASSES, MEAN, STD, classes, drawings, linear_net, observe, pictures, relu_net
 
 QUICK = Spear(max_samples=200_000, max_descents=1000)
@@ -144,21 +144,6 @@ def deep(width: int) -> nn.Module:
         return nn.Sequential(nn.Flatten(), *layers).double()
 
 
-def after(steps: int, batch: int, rate: float = 0.01) -> ClientUpdate:
-    """The update of several steps of plain SGD on a whole batch."""
-    model, images, labels = deep(400), drawings(batch), classes(batch)
-    seen = observe(model, images, labels)
-    before = {name: value.detach() for name, value in model.named_parameters()}
-    weights, inputs = dict(before), normalise(images, seen).double()
-    for _ in range(steps):
-        leaves = {name: value.clone().requires_grad_() for name, value in weights.items()}
-        loss = F.cross_entropy(torch.func.functional_call(model, leaves, (inputs,)), labels)
-        slopes = torch.autograd.grad(loss, list(leaves.values()))
-        weights = {name: (weights[name] - rate * slope) for name, slope in zip(leaves, slopes, strict=True)}
-    update = {name: value - before[name] for name, value in weights.items()}
-    return replace(seen, update=update, local_steps=steps, learning_rate=rate)
-
-
 def test_a_batch_beyond_the_reach_of_samples_is_exact() -> None:
     batch, model = 32, deep(600)
     seen = observe(model, drawings(batch), classes(batch))
@@ -168,7 +153,7 @@ def test_a_batch_beyond_the_reach_of_samples_is_exact() -> None:
 
 
 def test_several_steps_leave_the_inputs_exact() -> None:
-    seen = after(5, 8)
+    seen = trained(deep(400), drawings(8), classes(8), [list(range(8))] * 5, rate=0.01)
     assert "5 local steps" in Spear()(seen, solving.stream()).failure
     guess = SpearPlusPlus()(seen, solving.stream())
     assert solving.largest_error(guess, drawings(8)) < 1e-3
