@@ -16,11 +16,7 @@ from attacks.refinement import shredder
 from attacks.refinement.jigsaw import place_pixels
 from attacks.refinement.shredder import Jigsaw, Shredder, _Annealer, _swap_groups
 from attacks.refinement.unshuffle import WindowMean
-from attacks.refinement.window_inference import (
-    WindowInference,
-    _most_expected,
-    learn_windows,
-)
+from attacks.refinement.window_inference import WindowInference, _most_expected, learn_windows
 from clients.data.datasets import load_dataset
 from clients.data.images import to_float
 from defenses import Batch, Clip, Pipeline, VisualMixer

@@ -13,14 +13,7 @@ from torch.nn import functional as F
 from attacks.guesses import Labels, Reconstruction, Representatives
 from attacks.image_measures import ms_ssim, mse, psnr, ssim, total_variation
 from attacks.observations import AttackError
-from attacks.scoring.metrics import (
-    blurred,
-    optimal_assignment,
-    retrieved,
-    score,
-    score_representatives,
-    squared_errors,
-)
+from attacks.scoring.metrics import blurred, optimal_assignment, retrieved, score, score_representatives, squared_errors
 from attacks.scoring.oracle import train_oracle
 from clients.data.datasets import load_dataset
 from clients.data.images import to_float

@@ -9,15 +9,7 @@ from torch import nn
 from attacks import InvertingGradients
 from attacks.gradient.trial_gradients.batch_statistics import batch_norms, sent_statistics, statistics_distance
 from attacks.observations import AttackError, ClientUpdate
-from tests.attacks.gradient.clients import (
-    bn_net,
-    close,
-    direct_statistics,
-    normalised,
-    sent,
-    trained,
-    two_layers,
-)
+from tests.attacks.gradient.clients import bn_net, close, direct_statistics, normalised, sent, trained, two_layers
 from tests.attacks.wire import CLASSES, classes, generators, linear_net, observe, pictures
 
 
