@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import defenses.fitting as fitting
 from defenses import DefenseError, DeltaAutoencoder, FeaturePCA, FitContext, parse
-from defenses.fitting import SHAPE, version_of
+from defenses.fitting import SHAPE, features_by_row, version_of
 from defenses.random_draws import generator_for
 
 CHAIN = "DeltaAutoencoder(delta='max', epochs=1) | FeatureNoise(std=0.1) | FeaturePCA(components=4)"
@@ -146,3 +147,27 @@ def test_a_version_is_that_of_names_shapes_types_and_values() -> None:
         assert version_of(tensors | changed) != version
     turned = torch.arange(6).view(2, 3).T
     assert version_of({"a": turned}) == version_of({"a": turned.contiguous()})
+
+
+class Counted(nn.Module):
+    """Counts the images that pass it; noise is fresh at every call."""
+
+    def __init__(self, noise: float) -> None:
+        super().__init__()
+        self.noise, self.images = noise, 0
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.images += len(images)
+        return 2 * images + self.noise * torch.rand(images.shape, generator=torch.Generator().manual_seed(self.images))
+
+
+def test_features_are_kept_where_they_are_few_and_always_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    for noise, most, passes in ((0.0, 2**30, 22), (0.0, 100, 31), (1.0, 2**30, 32)):
+        monkeypatch.setattr(fitting, "MOST_KEPT", most)
+        client, images = Counted(noise), random(20, 1, 4, 4)
+        features, rows = features_by_row(client, images), torch.tensor([3, 3, 17, 0, 5])
+        found = [features(rows) for _ in range(6)]
+        assert client.images == passes
+        assert all(one.shape == (5, 1, 4, 4) for one in found)
+        if not noise:
+            torch.testing.assert_close(found[-1], 2 * images[rows])

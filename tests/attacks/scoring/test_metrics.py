@@ -10,10 +10,11 @@ from scipy.ndimage import gaussian_filter
 from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 from torch.nn import functional as F
 
+from attacks import null_baselines, score
 from attacks.guesses import Labels, Reconstruction, Representatives
 from attacks.image_measures import ms_ssim, mse, psnr, ssim, total_variation
 from attacks.observations import AttackError
-from attacks.scoring.metrics import blurred, optimal_assignment, retrieved, score, score_representatives, squared_errors
+from attacks.scoring.metrics import blurred, optimal_assignment, retrieved, score_representatives, squared_errors
 from attacks.scoring.oracle import train_oracle
 from clients.data.datasets import load_dataset
 from clients.data.images import to_float
@@ -151,6 +152,14 @@ def test_unknown_guesses_and_shapes_are_refused():
         score(images(torch.zeros(1, 1, 4, 4)), torch.zeros(1, 3, 4, 4))
     with pytest.raises(ValueError, match="guess has shape"):
         psnr(torch.zeros(1, 1, 4, 4), torch.zeros(2, 1, 4, 4))
+
+
+def test_null_baselines_are_grey_and_the_mean_image_that_was_given():
+    truth, mean = noise(2, 3, 16, 16), noise(3, 16, 16, seed=1)
+    found = null_baselines(truth, mean)
+    assert {name: guess.labels.tolist() for name, guess in found.items()} == {"grey": [-1, -1], "mean": [-1, -1]}
+    assert torch.equal(found["grey"].images, torch.full((2, 3, 16, 16), 0.5))
+    assert torch.equal(found["mean"].images, torch.stack([mean, mean]))
 
 
 def test_blur_is_the_gaussian_filter():

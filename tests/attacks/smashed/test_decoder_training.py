@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from attacks.base import Knowledge
 from attacks.guesses import Reconstruction
 from attacks.image_measures import mse
+from attacks.observations import AttackError
 from attacks.sender import Sender
 from attacks.smashed import pix2pix
 from attacks.smashed.base import SmashedData
@@ -82,9 +83,9 @@ PIX2PIX = Pix2Pix(iterations=50, width=4, batch_size=16, learning_rate=4e-3)
 NOISE = FeatureNoise(std=4.0)
 
 
-def fit(attack, *defenses):
+def fit(attack, *defenses, count=AUXILIARY):
     """The attack after it has learned from auxiliary images."""
-    auxiliary = Batch(digits()[0], torch.ones(AUXILIARY, 1))
+    auxiliary = Batch(digits()[0][:count], torch.ones(count, 1))
     return attack.fit(Knowledge(auxiliary, Pipeline(), MEAN, STD, untrained, sender(*defenses)), seeded())
 
 
@@ -149,6 +150,18 @@ def test_shuffled_tokens_are_read_as_a_set_and_others_in_their_slots(fitted) -> 
     seen = observe(client)
     flipped = replace(seen, features=seen.features.flip(2))
     assert not torch.allclose(fitted(seen, seeded()).images, fitted(flipped, seeded()).images, atol=1e-2)
+
+
+def test_every_decoder_learns_the_same_from_the_same_images_and_needs_sixteen() -> None:
+    short = {"iterations": 2, "width": 8, "batch_size": 8}
+    several = short | {"transmissions": 3, "num_images": 24}
+    for attack in (TokenDecoder(**short), AdaptiveDecoder(**several), FeatureAveraging(**several), Pix2Pix(**short)):
+        seen = observe(sender(NOISE), attack.transmissions)
+        one, same = (fit(attack, NOISE, count=40)(seen, seeded()).images for _ in "ab")
+        assert torch.equal(one, same), attack
+        assert one.shape == (TARGETS, *SHAPE)
+        with pytest.raises(AttackError, match="16 auxiliary"):
+            fit(attack, NOISE, count=15)
 
 
 def test_averaging_reads_the_mean_of_as_many_transmissions_as_it_was_fitted_for() -> None:
