@@ -35,14 +35,7 @@ FEW = 3
 
 @dataclass(frozen=True)
 class Case:
-    """An attack against a defence.
-
-    Attributes:
-        name: Of the attack.
-        defense: What it is fitted against.
-        knowledge: Makes what the server knows.
-        seen: Makes two observations or fewer.
-    """
+    """An attack, the defence that it is fitted against, and what makes the server's knowledge and two observations or fewer."""
 
     name: str
     defense: str

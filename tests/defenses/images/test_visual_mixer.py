@@ -177,7 +177,6 @@ def test_windows_are_described_beside_those_of_the_paper() -> None:
     assert parse(f"Blur() | {mixer} | GaussianNoise()").at_size(20, 32) == [words]
     assert mixer.at_size(7, 32) == f"{words}; the shorter side has only 7 pixels and cuts them"
     assert windows_in_words([32, 16, 8], 224) == "windows of 8 to 16 of 224 pixels (4 to 7 % of the side)"
-    assert windows_in_words([64], 32) == f"windows of 32 of 32 pixels (100 % of the side), as 224 {paper}"
 
 
 def test_the_bound_of_a_target_is_the_smallest_window_that_reaches_it() -> None:

@@ -9,15 +9,8 @@ from scipy.optimize import linear_sum_assignment
 from attacks.assignment import assigned
 from attacks.image_measures import mse
 from attacks.observations import AttackError
-from attacks.smashed.tokens.jigsaw import (
-    RADIUS,
-    TokenIntersection,
-    TokenJigsaw,
-    assign_clusters,
-    leaders,
-    most_recurrent,
-    multiplicities,
-)
+from attacks.smashed.tokens import jigsaw
+from attacks.smashed.tokens.jigsaw import RADIUS, TokenIntersection, TokenJigsaw
 from attacks.smashed.tokens.positions import Reading, from_patches, place, solve, to_patches
 from attacks.smashed.tokens.training import Example, kept_share, train_reader
 from defenses.smashed.patch_shuffle import BatchShuffle, PatchShuffle
@@ -150,17 +143,17 @@ def test_own_tokens_are_found_in_many_transmissions_of_one_image_alone() -> None
 def test_multiplicities_are_unbiased_and_the_most_recurrent_fill_all_positions() -> None:
     # Cluster 0 fills 6 of 9 positions of the image and 3 on average; cluster 1 fills 3 and 6.
     held, mean, kept = torch.tensor([6.0, 3.0]), torch.tensor([3.0, 6.0]), 4 / 9
-    assert torch.allclose(multiplicities(kept * held + (1 - kept) * mean, mean, kept), held)
-    chosen, gap = most_recurrent(torch.tensor([0.1, 3.2, 0.9]), 4)
+    assert torch.allclose(jigsaw.multiplicities(kept * held + (1 - kept) * mean, mean, kept), held)
+    chosen, gap = jigsaw.most_recurrent(torch.tensor([0.1, 3.2, 0.9]), 4)
     assert sorted(chosen.tolist()) == [1, 1, 1, 2]
     # The second, with 0.4, before the fourth copy of the first, with -0.3.
     assert gap == pytest.approx(0.4 + 0.3, abs=1e-6)
     with pytest.raises(AttackError, match="only 1"):
-        most_recurrent(torch.tensor([1.0]), 4)
+        jigsaw.most_recurrent(torch.tensor([1.0]), 4)
     # Clusters are as wide as the radius.
     points = torch.tensor([[0.0], [0.1], [-0.1], [5.0], [9.0], [9.1]])
-    assert leaders(points, 0.15).tolist() == [0, 4, 3]
-    assert assign_clusters(points, points[[0, 4]], 0.15).tolist() == [0, 0, 0, 2, 1, 1]
+    assert jigsaw.leaders(points, 0.15).tolist() == [0, 4, 3]
+    assert jigsaw.assign_clusters(points, points[[0, 4]], 0.15).tolist() == [0, 0, 0, 2, 1, 1]
 
 
 @pytest.mark.numeric
