@@ -58,13 +58,11 @@ REFUSED = {
     # It would run after the clip whatever the text says, and the clip would cut the noise off.
     "Clip(max_norm=1.0) | GaussianNoise(std=0.1, per='step')": "write it first",
     "SiloBN() | GaussianNoise(per='update')": r"GaussianNoise.* comes after SiloBN\(\).*SiloBN\(\) as the last update",
-    "SiloBN() | Clip() | GaussianNoise(per='update')": r"Clip.* comes after SiloBN\(\)",
     "SiloBN() | ATS() | ClientDP()": r"under SiloBN\(\) .* the bound of ClientDP.* does not cover these numbers",
     "FlowerLocalDP() | SiloBN()": r"the bound of FlowerLocalDP.* does not cover",
     "DPSGD() | SiloBN()": r"the bound of DPSGD.* does not cover",
     "SiloBN() | SiloBN()": r"SiloBN\(\) stands twice; write it once",
     "DPSGD() | ClientDP()": "each claim an epsilon",
-    "DPSGD() | FlowerLocalDP()": "each claim an epsilon",
     "PatchShuffle() | FeaturePCA(components=3)": r"PatchShuffle\(\) works on a transformer's tokens .* on maps",
     "SpectralShuffle() | PatchShuffle()": "cannot follow each other; keep one",
     "AdversarialTraining() | AdversarialTraining()": "both train the client half; keep one",
