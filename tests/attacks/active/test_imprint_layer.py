@@ -16,7 +16,7 @@ from attacks.normalisation import normalise
 from clients.models.classifiers import build_model
 from defenses.base import Batch
 from defenses.pipeline import Pipeline
-from tests.attacks.wire import pictures, stream
+from tests.attacks.wire import pictures, stream, untrained
 
 SHAPE = (3, 16, 16)
 MEAN, STD = (0.5, 0.45, 0.4), (0.25, 0.2, 0.3)
@@ -32,11 +32,6 @@ def photos(count: int, seed: int) -> Tensor:
 
 def labels_of(count: int, seed: int) -> Tensor:
     return torch.randint(CLASSES, (count,), generator=torch.Generator().manual_seed(seed))
-
-
-def knowledge(count: int = 400, seed: int = 99) -> Knowledge:
-    targets = F.one_hot(labels_of(count, seed), CLASSES).float()
-    return Knowledge(Batch(photos(count, seed), targets), Pipeline(()), MEAN, STD, lambda batch, seed: nn.Identity())
 
 
 def agreed(model: str = "mlp", seed: int = 0) -> AgreedModel:
@@ -66,7 +61,8 @@ READ = 40.0  # dB
 
 
 def fitted(cls: Any = ImprintLayer, **changes: object) -> Any:
-    return cls(**changes).fit(knowledge(), stream(3))
+    own = Batch(photos(400, 99), F.one_hot(labels_of(400, 99), CLASSES).float())
+    return cls(**changes).fit(Knowledge(own, Pipeline(()), MEAN, STD, untrained), stream(3))
 
 
 def read(guess: Any, images: torch.Tensor) -> int:

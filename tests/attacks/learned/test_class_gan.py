@@ -31,11 +31,6 @@ def digits():
     return F.avg_pool2d(to_float(train.images)[order], 2), train.labels[order]
 
 
-def auxiliary():
-    images, labels = digits()
-    return Batch(images[:600], F.one_hot(labels[:600], 10).float())
-
-
 @cache
 def history():
     """Two rounds of a client that trains a small network on 800 digits."""
@@ -65,16 +60,6 @@ def small(seed=0):
     return UpdateHistory((observe(sigmoid_net(seed=5), pictures(4, seed=seed), classes(4, seed=seed)),))
 
 
-@cache
-def judge():
-    return train_oracle(auxiliary(), seed=0, epochs=4)
-
-
-def scored(guess):
-    images, labels = digits()
-    return score_representatives(guess, images[600:1400], labels[600:1400], judge().classify(guess.images))
-
-
 @pytest.mark.long
 @pytest.mark.numeric
 def test_the_received_model_recognises_what_was_drawn_for_it(monkeypatch):
@@ -90,12 +75,14 @@ def test_the_received_model_recognises_what_was_drawn_for_it(monkeypatch):
     assert agreement >= 0.8
     assert guess.diagnostics["agreement"] == pytest.approx(agreement)
     # One class counts once: the images of a class look alike. Three updates of noise, 30 classes, chance is 3.
-    hits, last = 0.0, history().updates[-1]
+    hits, last, (images, labels) = 0.0, history().updates[-1], digits()
+    judge = train_oracle(Batch(images[:600], F.one_hot(labels[:600], 10).float()), seed=0, epochs=4)
     for seed in range(3):
         noise = seeded(seed)
         update = {name: torch.randn(value.shape, generator=noise) for name, value in last.update.items()}
         blind = replace(ClassGAN(**shared), iterations=40)(UpdateHistory((replace(last, update=update),)), noise)
-        hits += sum(scored(blind)["recognition"]) / 8
+        scores = score_representatives(blind, images[600:1400], labels[600:1400], judge.classify(blind.images))
+        hits += sum(scores["recognition"]) / 8
     assert hits < 3 + 3 * (30 * 0.1 * 0.9) ** 0.5
 
 

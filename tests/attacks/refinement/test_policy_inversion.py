@@ -24,18 +24,6 @@ from tests.attacks.wire import pictures
 GREY = "42-28-42+14-48-48"  # the default audit's
 
 
-def fitted_policy(auxiliary, labels, policies=GREY):
-    pipeline = Pipeline((ATS(policies=policies),) if policies else ())
-    batch = Batch(auxiliary, F.one_hot(labels, 10).float())
-    known = Knowledge(batch, pipeline, (0.4,), (0.3,), lambda *_: None)
-    return policy_inversion.PolicyInversion().fit(known, generator_for(2))
-
-
-def refined(attack, images):
-    guess = Reconstruction(images, torch.zeros(len(images), dtype=torch.long), {"cost": 1.0})
-    return attack.refine_many([None], [guess], [generator_for(3)])[0]
-
-
 def digits():
     data = load_dataset("mnist-5k").train
     order = torch.randperm(len(data.images), generator=generator_for(0))[:464]
@@ -47,7 +35,11 @@ def undone(policies, known=None):
     """The gain in mean PSNR (equal images count as 50 dB) over the transformed images, and what the attack makes of them."""
     auxiliary, labels, truth = digits()
     seen = ATS(policies=policies).protect_batch(Batch(truth, torch.ones(len(truth), 1)), generator_for(1)).images
-    guess = refined(fitted_policy(auxiliary, labels, known or policies), seen)
+    own, pipeline = Batch(auxiliary, F.one_hot(labels, 10).float()), Pipeline((ATS(policies=known or policies),))
+    knowledge = Knowledge(own, pipeline, (0.4,), (0.3,), lambda *_: None)
+    attack = policy_inversion.PolicyInversion().fit(knowledge, generator_for(2))
+    first = Reconstruction(seen, torch.zeros(len(seen), dtype=torch.long), {"cost": 1.0})
+    (guess,) = attack.refine_many([None], [first], [generator_for(3)])
     return decibels(guess.images, truth) - decibels(seen, truth), guess
 
 

@@ -27,14 +27,9 @@ QUICK = FeatureInversion(iterations=150)
 ORACLE = replace(QUICK, permutation="oracle")
 
 
-def invert(attack, *defenses, told=False, **sizes):
-    observation, clean, _ = observe(*defenses, told=told, **sizes)
-    blocks = sizes.get("blocks", 1)
-    return attack.fit(knowledge(*defenses, blocks=blocks), seeded(1))(observation, seeded(2)), clean
-
-
-def breaks(attack, *defenses, **sizes):
-    guess, clean = invert(attack, *defenses, **sizes)
+def breaks(attack, *defenses, told=False, blocks=1):
+    observation, clean, _ = observe(*defenses, told=told, blocks=blocks)
+    guess = attack.fit(knowledge(*defenses, blocks=blocks), seeded(1))(observation, seeded(2))
     assert psnr(guess.images, clean).min() > 25, defenses
     return guess
 

@@ -27,10 +27,6 @@ def fitted(components: int, rows: Tensor) -> FeaturePCA:
     return FeaturePCA(components=components).fit(context, generator_for("fit"))
 
 
-def error(defense: FeaturePCA, rows: Tensor) -> float:
-    return float((defense.protect_features(rows, generator_for(0)) - rows).square().mean())
-
-
 def test_the_reconstruction_and_components_are_those_of_numpys_svd(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = features()
     flat = rows.flatten(1).numpy()
@@ -63,6 +59,8 @@ def test_components_that_the_data_do_not_have_are_refused() -> None:
 def test_single_precision_is_good_enough_behind_a_large_mean() -> None:
     rows = 1000 + features().float()
     defense = fitted(11, rows)
-    assert error(defense, rows) < 1e-5  # of a variance of about 10, around 1000
+    assert (
+        defense.protect_features(rows, generator_for(0)) - rows
+    ).square().mean() < 1e-5  # of a variance of about 10, around 1000
     protected = defense.protect_features(rows.bfloat16(), generator_for(0))
     assert torch.equal(protected, defense.protect_features(rows.bfloat16().float(), generator_for(0)).bfloat16())

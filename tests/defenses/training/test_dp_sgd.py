@@ -59,10 +59,6 @@ def build(seed: int = 0) -> nn.Module:
         return Scaled().train()
 
 
-def with_batch_norm() -> nn.Module:
-    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(32, 3)).train()
-
-
 def data(count: int) -> TensorDataset:
     generator = torch.Generator().manual_seed(1)
     images = torch.rand(count, 1, 6, 6, generator=generator)
@@ -181,7 +177,10 @@ def test_what_has_no_gradients_per_example_is_refused() -> None:
     mixing = nn.Module()
     mixing.inner = nn.SyncBatchNorm(3)
     for model, message in (
-        (with_batch_norm(), r"BatchNorm \(1\) mixes examples.*use GroupNorm"),
+        (
+            nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(32, 3)),
+            r"BatchNorm \(1\) mixes examples.*use GroupNorm",
+        ),
         (mixing, r"BatchNorm \(inner\) mixes examples.*use GroupNorm"),
         (nn.Sequential(nn.Flatten(), nn.LSTM(36, 3)), "no gradients per example"),
         (build().eval(), "no gradients per example"),

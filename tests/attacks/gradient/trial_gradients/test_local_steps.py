@@ -16,7 +16,7 @@ from attacks.gradient.inversion import GradientInversion
 from attacks.gradient.trial_gradients.local_steps import LocalSGD, local_orders, weight_path
 from attacks.gradient.trial_gradients.matching import attackable, unrolled_client
 from attacks.gradient.trial_gradients.memory import fitting_trials, in_chunks, trial_bytes
-from attacks.observations import AttackError, ClientUpdate
+from attacks.observations import AttackError
 from tests.attacks.gradient.clients import matching, normalised, trained
 from tests.attacks.wire import CLASSES, classes, generators, pictures, seeded, sigmoid_net
 
@@ -31,12 +31,6 @@ def simulated(model: nn.Module, images: Tensor, soft: Tensor, order: list[list[i
 
 def batch(count: int) -> tuple[Tensor, Tensor]:
     return pictures(count, seed=3), F.one_hot(classes(count, seed=3), CLASSES).double()
-
-
-def case(seed: int, batches: str, rate: float = 0.1) -> tuple[ClientUpdate, Tensor]:
-    images = pictures(2, seed=seed)
-    order = [[int(index)] for index in batches]
-    return trained(sigmoid_net(seed=1).double(), images, torch.tensor([0, 1]), order, rate), images
 
 
 RECIPES: tuple[dict[str, Any], ...] = (
@@ -99,7 +93,7 @@ def test_orders_are_epochs_of_batches() -> None:
 
 
 def test_unrolls_only_what_fits() -> None:
-    seen, _ = case(3, "01")
+    seen = trained(sigmoid_net(seed=1).double(), pictures(2, seed=3), torch.tensor([0, 1]), [[0], [1]])
     for settings, unrolled in (
         ({"max_unrolled_steps": 2, "max_images": 2}, 1), ({"max_unrolled_steps": 1}, 0), ({"max_images": 1}, 0),
     ):  # fmt: skip

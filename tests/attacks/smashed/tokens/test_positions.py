@@ -18,11 +18,6 @@ from tests.attacks.smashed_wire import PATCH, TOKENS, assert_reads_three_images_
 from tests.attacks.wire import pictures
 
 
-def trained(*defenses, iterations=100, seed=0):
-    known = knowledge(*defenses)
-    return train_reader(known.sender, known.auxiliary.images, seeded(seed), iterations=iterations)
-
-
 def example(defense, count):
     return Example.of(knowledge(defense).sender, pictures(count, seed=70), seeded())
 
@@ -69,7 +64,8 @@ def test_neighbours_place_what_one_known_corner_starts_and_without_neighbours_po
 @pytest.mark.long
 @pytest.mark.numeric
 def test_positions_are_learned_and_noise_is_placed_by_chance() -> None:
-    reader = trained(PatchShuffle())
+    known = knowledge(PatchShuffle())
+    reader = train_reader(known.sender, known.auxiliary.images, seeded(), iterations=100)
     assert reader.kept_share == 1
     assert reader.diagnostics["position_accuracy"] > 4 / TOKENS
     assert reader.diagnostics["order_accuracy"] > 6 / TOKENS
