@@ -17,10 +17,6 @@ MIN = DeltaMasks(delta="min", fill="black", iterations=1)
 MAX = replace(MIN, delta="max")
 
 
-def pictures(count: int = 6, side: int = 20) -> Tensor:
-    return torch.randn(count, 3, side, side, generator=torch.Generator().manual_seed(1))
-
-
 def half(classes: int, seed: int) -> nn.Sequential:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -34,7 +30,8 @@ def context() -> FitContext:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         client = nn.Sequential(nn.Conv2d(3, 8, 5, padding=2, stride=2), nn.ReLU())
-    return FitContext(client, half(3, 1), half(2, 2), pictures(), torch.arange(6) % 3, BLACK)
+    images = torch.randn(6, 3, 20, 20, generator=torch.Generator().manual_seed(1))
+    return FitContext(client, half(3, 1), half(2, 2), images, torch.arange(6) % 3, BLACK)
 
 
 def cams(context: FitContext, which: nn.Module, images: Tensor) -> Tensor:
@@ -99,7 +96,7 @@ def network(seed: int = 0) -> nn.Sequential:
     return net.double()
 
 
-def oblong(count: int = 4, height: int = 12, width: int = 20) -> Tensor:
+def pictures(count: int = 4, height: int = 12, width: int = 20) -> Tensor:
     return torch.randn(count, 3, height, width, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 
@@ -128,7 +125,7 @@ def slow(net: nn.Sequential, picture: Tensor, stage: int, number: int | None) ->
 
 def test_maps_are_those_of_the_formula_in_any_batch_and_of_frozen_networks() -> None:
     for stage, number in ((0, None), (0, 3), (1, None), (1, 3)):
-        net, images = network().eval(), oblong(3)
+        net, images = network().eval(), pictures(3)
         if number is not None:
             net[4].bias.data[number] += 1e6  # the largest logit, whatever the images
         cams = grad_cam(net, images, net[stage])
@@ -160,10 +157,10 @@ def test_maps_are_seven_positions_wide_or_as_wide_as_there_are_and_behind_the_cu
     net = network()
     front, back = net[0], net[1]
     for side, wanted in ((28, back), (27, back[1]), (12, front[2]), (4, front[2])):
-        assert last_map_layer(net, oblong(1, side, side + 8)) is wanted
+        assert last_map_layer(net, pictures(1, side, side + 8)) is wanted
     # At 12 pixels the front has 12 x 12 inside and sends 6 x 6, which no later maps exceed.
     for side, wanted in ((12, back[1]), (28, back)):
-        assert last_map_layer(net, oblong(1, side, side + 8), front) is wanted
+        assert last_map_layer(net, pictures(1, side, side + 8), front) is wanted
 
 
 def test_what_has_no_map_is_refused() -> None:
@@ -173,7 +170,7 @@ def test_what_has_no_map_is_refused() -> None:
         net = network()
         net[4] = nn.Linear(32, classes).double()
         with pytest.raises(DefenseError, match=message):
-            grad_cam(net, oblong(), nn.Identity() if layer is None else net[layer])
+            grad_cam(net, pictures(), nn.Identity() if layer is None else net[layer])
         assert not any(module._forward_hooks for module in net.modules())
     with pytest.raises(DefenseError, match="cut the model earlier or use larger images"):
         last_map_layer(nn.Sequential(nn.Flatten(), nn.Linear(12, 2)), torch.rand(1, 3, 2, 2))
