@@ -86,6 +86,7 @@ def test_a_bound_states_its_power() -> None:
     assert f"could not have shown more than {few.largest:.2f}" in str(few)
     many = one_run_gaussian_bound(1000, 100, 90, delta=DELTA)
     assert not many.powerless
+    assert "95 % confidence; 90 of 100 guesses right, 1000 canaries; assumes that" in str(many)
     assert 0 <= one_run_gaussian_bound(100_000, 50_000, 50_000, delta=DELTA).epsilon < 500
 
 

@@ -35,6 +35,8 @@ def test_either_search_finds_all() -> None:
         assert solving.largest_error(guess, pictures(6, seed=3)) < 1e-4, search
         assert (guess.diagnostics["samples"] > 0) == (search == "samples")
         assert search == "samples" or guess.diagnostics["descents"] > 0
+    few = Spear(search="samples", max_samples=1)(drawn(20, 200), solving.stream())
+    assert "of 20 examples in" in few.failure
 
 
 def drawn(batch: int, width: int, *, exact: bool = False, seed: int = 1) -> ClientUpdate:

@@ -1,6 +1,7 @@
 """A network that learns to restore images from what defences leave."""
 
 import pickle
+from dataclasses import replace
 
 import pytest
 import torch
@@ -49,6 +50,10 @@ def test_beats_the_window_means_on_images_it_never_saw_and_reads_nothing_from_no
     assert torch.equal(refine(pickle.loads(pickle.dumps(fitted)), shuffled).images, restored.images)
 
 
-def test_it_needs_enough_images() -> None:
+def test_it_restores_images_of_colours_and_needs_enough_of_its_own() -> None:
+    learned = replace(QUICK, iterations=2).fit(knowledge(MIXER, count=32, channels=3), seeded())
+    images = refine(learned, pictures(2, channels=3)).images
+    assert images.shape == (2, 3, 12, 12)
+    assert torch.isfinite(images).all()
     with pytest.raises(AttackError, match="16 auxiliary"):
         QUICK.fit(knowledge(MIXER, count=15), seeded())
