@@ -18,7 +18,8 @@ from strategies.exchange.guard import TooFewReplies
 from strategies.federated.curious import CuriousFedAvg
 from strategies.federated.observations import PROBE, UPDATE
 from tests.lines import read_lines
-from tests.local_grid import LocalGrid, Tamper
+from tests.local_grid import LocalGrid
+from tests.simulations.broken_replies import on
 from tests.simulations.federated.test_federation import experiment, untimed
 
 
@@ -94,27 +95,19 @@ def test_start_gives_the_weights_and_rows_of_our_own_loop(tmp_path: Path) -> Non
     assert set(result.train_metrics_clientapp) == set(range(1, last + 1))
 
 
-def losing(message_type: str) -> Tamper:
-    """A tamper function: client 1's replies of a type are lost."""
-
-    def tamper(partition: int, request: Message, reply: Message) -> Message | None:
-        return None if (partition, request.metadata.message_type) == (1, message_type) else reply
-
-    return tamper
-
-
 @pytest.mark.parametrize("message_type", ["train", "train.probe", "evaluate"])
 def test_a_client_that_is_not_heard_of_costs_a_row_or_the_run(tmp_path: Path, message_type: str) -> None:
     common: dict[str, Any] = {"rounds": 1, "update_attacks": "", "probe_attacks": "LabelInference()"}
     half, whole = settings_for(tmp_path / "half", **common), settings_for(tmp_path / "whole", min_usable=1.0, **common)
-    start(half, LocalGrid(2, losing(message_type)))
+    losing = on(message_type, lambda reply: None)
+    start(half, LocalGrid(2, losing))
     failed = [(row["client"], row["message"]) for row in rows_of(half) if row["status"] == "failed"]
     assert failed == [(1, f"{message_type}: no reply within 300 s")] * (1 if message_type == "train" else 2)
     if message_type == "evaluate":  # its share of the test images is missing, and nothing else
-        start(whole, LocalGrid(2, losing(message_type)))
+        start(whole, LocalGrid(2, losing))
         return
     with pytest.raises(TooFewReplies, match=f"1 of 2 {message_type} replies are usable"):
-        start(whole, LocalGrid(2, losing(message_type)))
+        start(whole, LocalGrid(2, losing))
 
 
 def test_another_number_of_rounds_than_the_clients_are_told_is_refused(tmp_path: Path) -> None:

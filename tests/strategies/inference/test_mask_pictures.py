@@ -1,41 +1,23 @@
 """Pictures of the masks that a delta autoencoder learns from."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from attacks.normalisation import normalise
-from clients.inference.plan import InferencePlan
-from clients.task.task import Task
 from defenses import FitContext, parse
 from defenses.base import Batch
 from strategies.inference.mask_pictures import OBSERVATION, overlay, picture_masks
 from strategies.inference.public_model import PublicTraining
+from tests.clients.inference.test_queries import PLAN as QUERIES
 
-PLAN = InferencePlan(
-    scenario="inference", dataset="photo-face", data_dir="", download=False, image_size=28, train_limit=160, test_limit=40,
-    model="vgg_small", width=4, norm="group", pipeline="", seed=3, rounds=1, local_epochs=1, batch_size=16, learning_rate=0.05,
-    momentum=0.0, weight_decay=0.0, cuts="conv4", auxiliary_fraction=0.75,
-    probe_targets=1, probe_images=1,
+PLAN = replace(
+    QUERIES, dataset="photo-face", image_size=28, train_limit=160, test_limit=40, width=4, cuts="conv4", auxiliary_fraction=0.75
 )  # fmt: skip
 KEY = ("fit", 3)
-
-
-class Kept:
-    """A recorder that keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.rows: list[dict[str, Any]] = []
-        self.pictures: list[dict[str, Any]] = []
-
-    def row(self, task: Task, *, metric: str, value: float | None, **fields: Any) -> None:
-        self.rows.append({"metric": metric, "value": value, **fields})
-
-    def picture(self, task: Task, image: Tensor, *, image_number: int, **fields: Any) -> None:
-        self.pictures.append({"image": image, "number": image_number, **fields})
 
 
 @pytest.fixture(scope="module")
@@ -51,10 +33,10 @@ def a_context(own: Batch, *, adversary: bool = False) -> FitContext:
 
 
 def shown(text: str, own: Batch, *, adversary: bool) -> list[dict[str, Any]]:
-    recorder: Any = Kept()
+    pictures: list[dict[str, Any]] = []
+    recorder: Any = SimpleNamespace(picture=lambda _, image, **fields: pictures.append({"image": image, **fields}))
     context = a_context(own, adversary=adversary)
     picture_masks(parse(text).fit(context, KEY), context, KEY, "conv4", PLAN.at(1), recorder)
-    pictures: list[dict[str, Any]] = recorder.pictures
     return pictures
 
 

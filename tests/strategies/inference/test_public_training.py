@@ -12,17 +12,15 @@ from torch.nn import functional as F
 from attacks.local_model import shared_tensors
 from attacks.normalisation import normalise
 from clients.data.card import DataCard
-from clients.inference.plan import InferencePlan
 from clients.models.classifiers import build_model
 from clients.task.auxiliary import Auxiliary
 from strategies.inference.public_model import PublicTraining, read_weights
+from tests.clients.inference.test_queries import PLAN as QUERIES
 
 # One step on all of the server's 20 digits.
-PLAN = InferencePlan(
-    scenario="inference",
-    dataset="mnist-5k", data_dir="", download=False, image_size=0, train_limit=40, test_limit=10, model="vgg_small", width=4,
-    norm="batch", pipeline="", seed=3, rounds=2, local_epochs=1, batch_size=20, learning_rate=0.1, momentum=0.0,
-    weight_decay=0.0, probe_targets=1, probe_images=1, auxiliary_fraction=0.5, card=DataCard(10, (1, 28, 28), (0.4,), (0.3,)),
+PLAN = replace(
+    QUERIES, train_limit=40, test_limit=10, width=4, norm="batch", batch_size=20, auxiliary_fraction=0.5,
+    card=DataCard(10, (1, 28, 28), (0.4,), (0.3,)),
 )  # fmt: skip
 
 
