@@ -95,20 +95,6 @@ def test_null_guesses_that_know_the_class_are_called_in_five_of_a_hundred_audits
 
 
 @pytest.mark.numeric
-def test_a_null_guess_of_a_batch_gains_nothing_by_the_assignment() -> None:
-    pool, generator, trials = digits("test", 10), torch.Generator().manual_seed(1), list[tuple[float, float]]()
-    means = class_means(digits("train", 10))
-    for _ in range(60):
-        own, others = drawn(pool, 8, 20, generator)
-        guess = means[own.classes] + 0.05 * torch.randn(own.images.shape, generator=generator)
-        found = identified(guess, optimal_assignment(guess, own.images), own, others, paired=False)
-        trials += zip(found[HITS], found[CHANCE], strict=True)
-    hits, chances = (np.array(one) for one in zip(*trials, strict=True))
-    assert chances.min() >= 1 / 21
-    assert hits.sum() <= chances.sum() + 5 * np.sqrt(chances.sum())
-
-
-@pytest.mark.numeric
 def test_null_guesses_of_few_messages_of_many_images_are_no_likelier_than_the_binomial_says() -> None:
     """Images of one message share their candidates, and still four messages of 16 need no wider test than 64 images."""
     pool, generator, audits, called = digits("test", 10), torch.Generator().manual_seed(2), 150, 0
