@@ -9,7 +9,6 @@ from torch import nn
 from clients.models.adversaries import AdversaryBuilder
 from clients.models.classifiers import ModelError, build_model
 from clients.models.cuts import CUTS, halves
-from clients.models.split.split_models import SplitShape
 
 
 def build(name: str, norm: str = "batch") -> nn.Module:
@@ -87,7 +86,6 @@ def test_the_halves_of_large_models_are_the_whole() -> None:
 
 
 SHAPE = (3, 32, 32)
-SIZES = SplitShape(patch_size=8, width=16, depth=3, heads=2, edge_blocks=1)
 SMALL = [(name, cut) for name in ("vgg_small", "resnet20") for cut in CUTS[name]]
 
 
