@@ -1,6 +1,7 @@
 """From scores to the columns of rows."""
 
 import itertools
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,7 +25,7 @@ from attacks.metrics.names import ScoreName, Scores
 from simulations.report.studies.score import merge
 from simulations.run_folder.rows import Row
 from strategies.audit.score_rows import FEW_FALSE, mean_and_interval, membership_rows, rows_of_clients, score_rows
-from strategies.audit.threat_card import ThreatCard
+from strategies.audit.threat_card import KnownLabels, Strength, ThreatCard
 
 
 def test_a_share_has_the_exact_interval_in_rows_and_report() -> None:
@@ -185,3 +186,26 @@ def test_a_row_says_what_it_would_be_without_each_client() -> None:
     swapped = {MEMBER_SCORE.of(): [0.0, 0.5], OTHER_SCORE.of(): [2.0, 2.5]}
     area = rows_of_clients(membership_rows, {0: members, 1: swapped}, ThreatCard())[0]
     assert (area["clients"], "without_client" in area) == (2, False)
+
+
+def test_a_card_survives_a_file_and_equal_cards_have_one_hash() -> None:
+    card = ThreatCard(
+        images=3, labels=KnownLabels.UNKNOWN, more={"sizes": (1, 2), "rate": math.inf, "who": Strength.STEP}
+    )
+    assert ThreatCard.from_json(json.loads(json.dumps(card.to_json(), allow_nan=False))) == card
+    assert card.to_json() == {
+        "images": 3, "labels": "unknown", "sizes": [1, 2], "rate": "inf", "who": "per step, as in training"
+    }  # fmt: skip
+    assert card.but(images=3) == card != card.but(images=4)
+    assert len({card, card.but(images=3), card.but(images=4)}) == 2
+
+
+def test_what_a_field_cannot_hold_is_kept_beside_the_fields() -> None:
+    card = ThreatCard(images=3, upper_bound="knows the order")
+    assert card.but(images=None, upper_bound=None) == ThreatCard()
+    odd = ThreatCard.from_json({"images": "8 of 9", "batch": 2, "labels": None})
+    assert (odd.images, odd.batch, odd.more) == (None, 2, {"images": "8 of 9"})
+    assert ThreatCard.from_json({"images": 4.0, "members": 9.0, "chance": 1}) == ThreatCard(
+        images=4, members=9, chance=1
+    )
+    assert ThreatCard.from_json({"images": True, "chance": math.nan}).images is None
