@@ -43,7 +43,7 @@ ELSEWHERE = {
     "docs/adding_a_defense.md": (2, "tests/common/test_adding.py"),
     "docs/adding_a_metric.md": (2, "tests/common/test_adding.py"),
     "docs/adding_an_attack.md": (2, "tests/common/test_adding.py"),
-    "docs/own_server.md": (1, "tests/strategies/federated/test_start.py"),
+    "docs/own_server.md": (1, "tests/strategies/federated/test_curious.py"),
     "docs/tutorial.md": (3, "tests/examples/test_tutorial.py"),
 }
 """Page -> its python blocks, and the test that runs them."""
