@@ -7,12 +7,10 @@ from scipy import stats
 from torch import Tensor
 from torch.nn import functional as F
 
-from attacks.image_measures import correlation, psnr
-from attacks.metrics.images import IDENTIFIED, IDENTIFIED_CHANCE, is_recognisable
-from attacks.scoring.metrics import optimal_assignment, retrieved
+from attacks.metrics.images import IDENTIFIED, IDENTIFIED_CHANCE
+from attacks.scoring.metrics import optimal_assignment
 from clients.data.datasets import load_dataset
 from clients.data.images import to_float
-from clients.data.packaged import packaged_file
 from clients.scoring.retrieval import CANDIDATES, Known, identified
 
 HITS, CHANCE = IDENTIFIED.of("original"), IDENTIFIED_CHANCE.of()
@@ -108,24 +106,3 @@ def test_null_guesses_of_few_messages_of_many_images_are_no_likelier_than_the_bi
             hits, chances = hits + found[HITS], chances + found[CHANCE]
         called += stats.binom.sf(sum(hits) - 1, len(hits), np.mean(chances)) <= 0.05
     assert called / audits <= 0.08  # of 150 audits at 5 %, more than 12 are called in 4 of 100 repetitions
-
-
-def faces() -> Tensor:
-    """scikit-image's 100 of Labeled Faces in the Wild, 25x25."""
-    return torch.from_numpy(np.load(packaged_file("skimage", "data/lfw_subset.npy"))[:100]).float()[:, None]
-
-
-def blocks(images: Tensor, side: int) -> Tensor:
-    return F.interpolate(F.adaptive_avg_pool2d(images, side), images.shape[-2:])
-
-
-def test_a_flat_colour_identifies_nothing_and_sixteen_grey_levels_are_no_recognisable_face() -> None:
-    """As the calibration says: four grey levels identify few faces, sixteen more than half, and neither shows one."""
-    images, counts = faces(), {}
-    flat = psnr(blocks(images, 1), images).tolist()
-    for side in (1, 2, 4, 8, 25):
-        guess = blocks(images, side)
-        hits = retrieved(guess, images, torch.arange(100))
-        scores = zip(hits, psnr(guess, images).tolist(), flat, correlation(guess, images).tolist(), strict=True)
-        counts[side] = (int(sum(hits)), sum(is_recognisable(*one) for one in scores))
-    assert counts == {1: (0, 0), 2: (8, 0), 4: (57, 2), 8: (98, 62), 25: (100, 100)}
