@@ -55,7 +55,6 @@ def answered(rows: Any, *contents: RecordDict) -> tuple[GuardedExchange, dict[in
 
 
 def checked(rows: Any, kind: str, fault_in: Any, *contents: RecordDict) -> Any:
-    """What is left of these answers."""
     guarded, replies = answered(rows, *contents)
     return guarded.check(PLANNED, kind, [*replies], replies, fault_in)
 

@@ -19,8 +19,6 @@ from tests.strategies.external_app.audits import attacked, page_of, started
 
 
 class Counted(AppGrid):
-    """Counts the messages of training that nodes answer."""
-
     trained = 0
 
     def answer(self, message: Message) -> Message:
@@ -68,7 +66,6 @@ def parallel() -> nn.Module:
 
 
 def a_step(sent: dict[str, Tensor], message: Message, context: Context) -> dict[str, Tensor]:
-    """Trains ``Odd`` on one image."""
     del message
     model = Odd()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

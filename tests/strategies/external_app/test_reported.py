@@ -25,8 +25,6 @@ from tests.strategies.external_app.audits import EXACT, attacked, node_of, page_
 
 
 class Falling(FedAvg):
-    """0.1 in the first round, 0.001 in the second."""
-
     def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Any:
         config["lr"] = 0.1 if server_round == 1 else 0.001
         return super().configure_train(server_round, arrays, config, grid)
@@ -49,8 +47,6 @@ def test_a_learning_rate_that_falls_is_told_as_it_falls(tmp_path: Path, monkeypa
 
 
 class Uneven(FedAvg):
-    """The second node trains at another rate."""
-
     def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Any:
         first, second = super().configure_train(server_round, arrays, config, grid)
         own = ConfigRecord({**second.content["config"], "lr": 0.001})

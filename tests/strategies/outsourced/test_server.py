@@ -61,7 +61,6 @@ class Served:
         )  # fmt: skip
 
     def asked(self) -> list[int]:
-        """Partitions in the order in which they were asked for uploads."""
         return [partition for kind, partition in self.grid.sent if kind == "train.upload"]
 
     def jobs_on(self, kind: Kind) -> list[AttackJob]:
@@ -69,7 +68,6 @@ class Served:
 
 
 def second(record: str, make: Callable[[np.ndarray], np.ndarray]) -> Break:
-    """Replaces the second batch of a record."""
     return edit(record, lambda arrays: arrays.update({"1": make(arrays["1"])}))
 
 

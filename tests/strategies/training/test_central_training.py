@@ -44,8 +44,6 @@ def gradients_of(model: nn.Module, batch: Batch, plan: OutsourcedPlan) -> tuple[
 
 
 class Shown:
-    """Which examples each step of a training sees."""
-
     def __init__(self, training: CentralTraining, batch: Batch) -> None:
         self.steps: list[list[int]] = []
         loss, known = training.training.loss, normalise(batch.images, PLAN.data_card())

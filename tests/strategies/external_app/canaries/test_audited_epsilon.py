@@ -136,7 +136,6 @@ def frozen_by_node(**told: Any) -> Any:
 
 
 def frozen() -> Net:
-    """Its last bias is not trained."""
     net = Net()
     net.head.bias.requires_grad_(False)
     return net
