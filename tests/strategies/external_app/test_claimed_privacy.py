@@ -201,10 +201,9 @@ def test_a_budget_is_added_up_only_where_the_noise_is_for_any_two_clipped_update
 
 def test_what_is_spent_is_added_up_and_a_budget_that_is_none_is_not() -> None:
     assert AppFacts(probes=3).spent == ""
-    assert "(40, 0.004)" in AppFacts(budgets=[ModBudget(10.0, 1e-3, 2.0, 1.0)], probes=3).spent
-    assert (
-        "holds for an epsilon of at most 1 only" in AppFacts(budgets=[ModBudget(10.0, 1e-3, 2.0, 1.0)], probes=3).spent
-    )
+    spent = AppFacts(budgets=[ModBudget(10.0, 1e-3, 2.0, 1.0)], probes=3).spent
+    assert "(40, 0.004)" in spent
+    assert "holds for an epsilon of at most 1 only" in spent
     two = [ModBudget(1.0, 1e-3, 2.0, 1.0), ModBudget(0.5, 2e-3, 9.0, 1.0)]
     assert "(1.5, 0.003) a message: by basic composition 1 x" in AppFacts(budgets=two).spent
     for text in ("", "{", "3", "[1]", "[[1, 2, 3]]", '[["a", 1, 1, 1]]', "[[NaN, 1, 1, 1]]", "[[-1, 0, 1, 1]]"):

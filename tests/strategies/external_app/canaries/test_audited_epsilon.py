@@ -98,11 +98,9 @@ def test_small_batches_give_a_bound_that_is_no_evidence_and_no_alarm(tmp_path: P
 def test_destroyed_canaries_are_counted(tmp_path: Path) -> None:
     """A flipped image no longer shows the number of its canary to the model."""
     shown = shown_in(run(tmp_path / "out", private_app(half_of_the_images_flipped)))
-    existing = re.search(
-        r"in some batch: (\d+) of the (\d+) that exist\. A canary that is in no batch", shown["covers"]
-    )
-    assert existing is not None
-    assert 0.3 * int(existing[2]) < int(existing[1]) < 0.7 * int(existing[2])
+    found = re.search(r"in some batch: (\d+) of the (\d+) that exist\. A canary that is in no batch", shown["covers"])
+    assert found is not None
+    assert 0.3 * int(found[2]) < int(found[1]) < 0.7 * int(found[2])
 
 
 MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
