@@ -106,9 +106,8 @@ def test_a_probe_of_several_steps_is_so_many_steps_of_torch_sgd_on_the_images_th
         shown = torch.cat([view.positions for view in views])
         assert len(shown.unique()) == 24
         single = client(probe_images=3, probe_targets=8)
-        assert torch.equal(shown, torch.cat([single.probed_positions(target) for target in range(8)])), (
-            "the same people"
-        )
+        alone = torch.cat([single.probed_positions(target) for target in range(8)])
+        assert torch.equal(shown, alone), "the same people"
     spent = client(probe_images=3, probe_steps=4, pipeline="DPSGD(noise_multiplier=1.0)").probe(weights(), {})
     assert sum(steps for *_, steps in spent.ledger["probe"]["accountant"]["steps"]) == 2 * 4
 
@@ -479,18 +478,16 @@ def test_training_alone_descends_on_protected_examples_and_by_milestones(monkeyp
         optimizer = torch.optim.SGD(model.parameters(), task.learning_rate)
         seen = parse(pipeline).protect_once(batch, ("any",))
         for _ in range(task.plan.rounds):
-            before = [parameter.detach().clone() for parameter in model.parameters()]
+            begun = [parameter.detach().clone() for parameter in model.parameters()]
             for _ in range(task.plan.local_epochs):
                 optimizer.zero_grad()
                 F.cross_entropy(model(normalise(seen.images, card)), seen.targets).backward()
                 optimizer.step()
             if "Clip" in pipeline:  # of a whole round's update, not of a step's
                 with torch.no_grad():
-                    long = torch.cat(
-                        [(p - b).flatten() for p, b in zip(model.parameters(), before, strict=True)]
-                    ).norm()
+                    long = torch.cat([(p - b).flatten() for p, b in zip(model.parameters(), begun, strict=True)]).norm()
                     assert long > 0.001
-                    for parameter, old in zip(model.parameters(), before, strict=True):
+                    for parameter, old in zip(model.parameters(), begun, strict=True):
                         parameter.copy_(old + (parameter - old) * (0.001 / long))
         trained = train_alone(task.plan, batch, 7)
         for (name, parameter), expected in zip(trained.named_parameters(), model.parameters(), strict=True):
