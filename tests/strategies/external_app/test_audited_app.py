@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
+from flwr.clientapp.mod import LocalDpMod
 from flwr.serverapp.strategy import FedAvg, Strategy
 from torch.utils.data import TensorDataset
 
+from clients import protect_mod
 from simulations.audited import audited
 from simulations.runtime.local_grid import FIRST_NODE
 from strategies.external_app.record import AuditError
@@ -22,6 +24,9 @@ from strategies.external_app.settings import AuditSettings
 from tests.strategies.external_app import audits
 from tests.strategies.external_app.app import AppGrid, Net, an_app, app_that, digits
 from tests.strategies.external_app.audits import EXACT, LABELS, page_of, start
+
+PROTECTED = "Clip(max_norm=1.0, per='update') | GaussianNoise(std=0.05, per='update')"
+
 
 run = partial(audits.run, probe_attacks=EXACT, probe_targets=4)
 
@@ -127,6 +132,17 @@ def test_a_deployed_node_refuses_what_its_operator_does_not_allow(tmp_path: Path
     rows = run(tmp_path / "allowed", allowing)
     assert value(rows, EXACT, "psnr")["value"] > 60
     assert any("share-images" in row["message"] for row in rows if row["status"] == "refused")
+
+
+def test_probes_pass_through_the_mods_of_training(tmp_path: Path) -> None:
+    """The exact attack, which needs every digit, fails behind noise; rows name what was in the way."""
+    local = "LocalDpMod(clipping_norm=0.5, sensitivity=0.5, epsilon=10.0, delta=0.001)"
+    for mod, name in ((LocalDpMod(0.5, 0.5, 10.0, 1e-3), local), (protect_mod(PROTECTED), PROTECTED)):
+        rows = run(tmp_path / name[:5], AppGrid(an_app(mods=[mod])))
+        found = next(row for row in rows if row["attack"] == EXACT)
+        assert found["status"] == "not-applicable" or found["value"] < 30
+        assert {row["defense"] for row in rows} == {name}
+        assert found["card"]["mods"] == name
 
 
 def inferred(rows: list[dict[str, Any]], observation: str) -> set[int]:
