@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from simulations.runtime.launch import LocalRuntime
 from strategies.external_app.trainings import ASSUMED
 from tests.examples.copies import EXAMPLES, with_short_attacks
 from tests.examples.test_recorded_apps import run_here
 from tests.lines import read_lines
-from tests.simulations.runtime.runtimes import BINARIES, PATIENCE, deployment, run_in
+from tests.simulations.runtime.runtimes import BINARIES, PATIENCE, deployment
 
 pytest.importorskip("mlxtend", reason="mlxtend is not installed: uv sync --group dev")
 pytestmark = pytest.mark.slow
@@ -32,26 +31,6 @@ def told(rows: list[dict[str, Any]]) -> tuple[list[str], set[str]]:
     return about["warnings"], {
         text for text in caveats if "images that training saw" in text or "image that training saw" in text
     }
-
-
-@pytest.mark.slow
-def test_the_quickstart_is_audited_in_a_simulation(tmp_path: Path) -> None:
-    values = {"num-server-rounds": 2, "fraction-evaluate": 0.0, "examples": 32, "audit": str(tmp_path / "out")}
-    with LocalRuntime(tmp_path / "log.txt") as runtime:
-        status = run_in(runtime, values, 2, APP)
-    assert status == "finished:completed", (tmp_path / "log.txt").read_text()[-3000:]
-    rows = read_lines(tmp_path / "out" / "rows.jsonl")
-    found = next(row for row in rows if row["attack"].startswith("InvertingGradients") and row["metric"] == "psnr")
-    assert (found["n"], found["card"]["images"]) == (16, 1)
-    labels = next(
-        row
-        for row in rows
-        if row["metric"] == "label-accuracy"
-        and row["attack"].startswith("Label")
-        and row["card"]["observation"] == "training update"
-    )
-    assert (labels["n"], labels["card"]["images"], labels["card"]["local_steps"]) == (2, 32, 1)
-    assert (tmp_path / "out" / "report.html").is_file()
 
 
 @pytest.mark.slow

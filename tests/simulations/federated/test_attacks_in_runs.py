@@ -14,8 +14,6 @@ from simulations.server_app import run_experiment
 from tests.attacks.wire import PatchNet
 from tests.lines import read_lines
 from tests.local_grid import LocalGrid
-from tests.simulations.federated.test_federation import experiment
-from tests.simulations.short_runs import rows_of as rows_in
 
 INVERSION = "InvertingGradients(iterations=40)"
 
@@ -110,18 +108,3 @@ def test_exact_attacks_recover_whole_batches_or_say_why_not(tmp_path: Path, monk
 
 
 # Membership over the rounds
-
-MEMBERSHIP = {
-    "model": "mlp", "probe_attacks": "", "update_attacks": "GradientAlignment()", "defenses": "", "attack_rounds": "all",
-}  # fmt: skip
-
-
-@pytest.mark.long
-def test_attacks_over_rounds_see_each_of_them(tmp_path: Path) -> None:
-    rows = rows_in(experiment(tmp_path / "run", rounds=3, **MEMBERSHIP))
-    assert not [row for row in rows if row["status"] == "failed"]
-    (row,) = (row for row in rows if row["metric"] == "membership-auc")
-    assert (row["round"], row["card"]["rounds_observed"], row["card"]["threat_class"]) == (3, 3, "C")
-    assert (row["card"]["members"], row["card"]["others"], row["n"]) == (96, 40, 136)
-    assert row["ci_low"] < row["value"] < row["ci_high"]
-    assert [one["value"] for one in rows if one["metric"] == "rounds-used"] == [3]

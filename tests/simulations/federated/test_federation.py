@@ -1,6 +1,5 @@
 """The whole federation in this process: real ClientApp, real strategy, real attacks; only the transport is local."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,10 @@ from clients.task.scenarios import read_task
 from clients.wire.records import to_tensors
 from defenses.pipeline import Pipeline
 from simulations.experiment.experiment import Experiment
-from simulations.preflight import too_few_images
 from simulations.report.analysis.failures import failed_attacks
 from simulations.run_folder.run_directory import RunDirectory
 from tests.lines import read_lines
-from tests.simulations.broken_replies import Break, edit, is_asked, metric, on, raising
+from tests.simulations.broken_replies import Break, edit, is_asked, metric, raising
 from tests.simulations.short_runs import rows_of, untimed
 
 FAST = "InvertingGradients(iterations=5); LabelInference()"
@@ -189,17 +187,6 @@ def test_few_images_give_scores_and_no_verdict_and_a_weak_attack_none_either(tmp
         assert (status[weak, defense], status[strong, defense]) == ("not-validated", "ok")
 
 
-def test_a_verdict_needs_sixteen_images() -> None:
-    settings = Experiment.of(rounds=1)
-    for (targets, clients), told in {
-        (1, 1): "has 1 image (1 clients, ", (1, 2): "has 2 images (2 clients, ", (15, 1): "has 15 images", (16, 1): "", (8, 2): "",
-    }.items():  # fmt: skip
-        said = too_few_images(settings.but(probe_targets=targets, probe_images=1), clients)
-        assert (told in said) if told else not said, (targets, clients, said)
-    unattacked = ({"attack_rounds": ""}, {"probe_attacks": "", "update_attacks": ""})
-    assert not any(too_few_images(settings.but(probe_targets=1, **changes), 2) for changes in unattacked)
-
-
 def test_a_failed_test_of_membership_is_no_privacy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Zeros for every record once gave an AUC of 0.5, "ok", and an exit code of success."""
     for failing in (1, 3):
@@ -271,11 +258,3 @@ def test_a_client_that_does_not_evaluate_costs_its_share_of_the_test_images_and_
     reasons = ("no reply within 300 s", "RuntimeError: disk full")
     assert failed == [(at, client, f"evaluate: {reason}") for at in (0, 1) for client, reason in enumerate(reasons)]
     assert {row["n"] for row in rows if row["metric"] == "test-accuracy"} == {13}  # of 40
-
-
-def test_too_few_usable_replies_stop_the_run_and_keep_its_rows(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match=r"2 of 3 train replies are usable.*disk full"):
-        rows_of(without_attacks(tmp_path / "run", min_usable=1.0), on("train", raising))
-    assert any(row["status"] == "failed" for row in read_lines(tmp_path / "run" / "rows.jsonl"))
-    about = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert "min-usable" in about["progress"]["failed"]

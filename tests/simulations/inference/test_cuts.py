@@ -11,18 +11,12 @@ from torch import Tensor
 
 from attacks.normalisation import normalise
 from clients.data.images import to_float
-from clients.inference.plan import InferencePlan
 from clients.task.scenarios import read_task
 from clients.wire.records import tensors_of
 from defenses import FeatureDP
 from defenses.spec import parse
 from simulations.experiment.experiment import Experiment, scenarios
-from simulations.experiment.scenario import KnownClients
-from simulations.report.analysis.finding import findings_of
-from simulations.report.studies.study import split
-from simulations.run_folder.rows import Row
 from simulations.server_app import run_experiment
-from simulations.settings.errors import ConfigError
 from tests.local_grid import LocalGrid
 from tests.simulations.attribute_scores import assert_scored_by_owners
 from tests.simulations.inference.test_run import inference_experiment
@@ -158,20 +152,6 @@ def test_a_defence_that_needs_an_adversary_gets_one_at_each_cut_and_a_row_says_w
     assert any(0 < row["majority"] < 1 for row in found)
 
 
-def test_the_report_shows_each_cut_with_its_own_accuracy(run: Run) -> None:
-    out, rows, _ = run
-    assert {row["cut"] for row in rows if row["round"] == 1} == {""}
-    studies = split([Row.from_json(row) for row in rows], ["", str(parse(DELTA)), str(parse(BOUNDED))])
-    assert [study.cut for study in studies] == list(CUTS)
-    told = [row for row in rows if (row["metric"], row["reference"]) == ("test-accuracy", "transformed")]
-    accuracy = {(row["defense"], row["round"]): row["value"] for row in told}
-    for at, study in enumerate(studies, 2):
-        for line in findings_of(study, {}):
-            assert line.accuracy.deployed is not None
-            assert (line.accuracy.deployed.mean, line.accuracy.round) == (accuracy[line.defense, at], at)
-        assert f"cut at {study.cut}" in (out / "report.html").read_text(encoding="utf-8")
-
-
 def test_a_budget_is_of_one_cut_and_of_all_that_was_sent_of_an_image(run: Run) -> None:
     """Two releases under independent noise are one under noise that is smaller by the square root of 2."""
     out, rows, _ = run
@@ -201,13 +181,3 @@ def test_a_killed_phase_is_done_again_and_those_before_are_not(tmp_path: Path, r
     run_experiment(grid, settings.but(resume=True))
     assert untimed(rows_in(settings)) == untimed(unbroken)
     assert len([kind for kind, _ in grid.sent if kind == "query.features"]) == 2 + 4
-
-
-def test_features_that_would_not_fit_into_memory_are_refused(tmp_path: Path) -> None:
-    settings = cuts_experiment(tmp_path / "run", image_memory=0.001)
-    plan = InferencePlan.narrow(settings.plan(parse("")))
-    clients = KnownClients(plan.data_card(), {0: (16, 20), 1: (16, 20)}, "seed")
-    # 40 queries of 32 x 16 x 16 floats, twice: 2.6 MB against 1.1 MB.
-    with pytest.raises(ConfigError, match=r"image-memory is 0\.001, and attribute-attacks read features of 40 queries"):
-        settings.check_clients(clients)
-    settings.but(image_memory=0.0025).check_clients(clients)

@@ -27,7 +27,6 @@ from simulations.server_app import run_experiment
 from tests.lines import read_lines
 from tests.local_grid import LocalGrid
 from tests.simulations.broken_replies import edit, on
-from tests.simulations.report.report_run import Page
 from tests.simulations.run_folder.kills import Killed, killed_at
 from tests.simulations.short_runs import Wire, no_report, rows_in, rows_of, untimed
 
@@ -172,18 +171,6 @@ def test_without_a_defence_the_images_come_back_and_noise_makes_them_worse(audit
     card = picked["card"]
     assert (card["observation"], card["transmissions"], picked["cut"]) == ("queries", 1, "conv2")
     assert number(rows, "psnr", "", "transformed", INVERSION)["value"] == found[""]["value"]
-    # The report shows these numbers, and pictures.
-    page = Page((out / "report.html").read_text(encoding="utf-8"))
-    shown = [float(one["answers unchanged, %"][0]) for one in page.table("inference")]
-    assert shown == [100, pytest.approx(100 * number(rows, "agreement", NOISE)["value"], abs=0.06)]
-    assert [one["queries"] for one in page.table("inference", 2)] == [["40"], ["40"]]
-    for line in page.table("inference", 1):
-        defense = line["Defence"][0].replace("No defence", "")
-        assert float(line["PSNR, dB"][0].replace("†", "").split()[-1]) == pytest.approx(
-            found[defense]["value"], abs=0.06
-        )
-        success = number(rows, "ms-ssim-success", defense, "", INVERSION)["value"]
-        assert float(line["above 0.35, %"][0].replace("†", "").split()[-1]) == pytest.approx(100 * success, abs=0.06)
     drawn = {one["kind"] for one in read_lines(out / "pictures" / "index.jsonl") if one["observation"] == "queries"}
     assert drawn == {"original", "protected", "reconstruction"}
 

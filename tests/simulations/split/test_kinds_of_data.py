@@ -157,8 +157,6 @@ def test_attacks_are_scored_by_cells_with_a_null_baseline(tables: Result) -> Non
         assert (column["value"], column["n"]) == (1.0, 16)
         assert one(rows, defense=defense, attack="FieldReading()", metric="mse-embedding")["value"] < 0.1
     assert not [row for row in rows if row["metric"] in ("psnr", "identified", "recognition")]
-    page = (out / "report.html").read_text(encoding="utf-8")
-    assert all(said in page for said in ("Attacks on rows of a table", "class-of-worker", "of the cells"))
     assert not list((out / "pictures").glob("*.png"))
 
 

@@ -19,7 +19,17 @@ from simulations.cli import app
 from simulations.external_app.recorded.missing import FOLDER
 from strategies.recording.strategy import RecordingStrategy
 from tests.lines import read_lines
-from tests.simulations.external_app.recorded.recordings import MEAN, NODES, RATE, STD, Torch, digits, invoke, record
+from tests.simulations.external_app.recorded.recordings import (
+    MEAN,
+    NODES,
+    RATE,
+    STD,
+    Torch,
+    digits,
+    invoke,
+    page_of,
+    record,
+)
 
 
 def code_blocks(out: Path) -> Iterator[str]:
@@ -69,6 +79,9 @@ def test_the_page_without_scores_shows_how_to_get_them_and_that_works(tmp_path: 
     assert scored.exit_code == 0, scored.output
     rows = read_lines(tmp_path / "scored" / "rows.jsonl")
     (psnr,) = [row for row in rows if row["metric"] == "psnr" and row["attack"].startswith("Spear")]
-    assert psnr["n"] == 16
+    assert (psnr["n"], psnr["status"]) == (16, "ok")
     assert psnr["value"] > 60, "exact but for rounding: the originals are those that were trained on"
     assert not list(code_blocks(tmp_path / "scored"))
+    assert '<b class="word recognisable">recognisable</b>' in page_of(tmp_path / "scored")
+    (line,) = (line.split() for line in scored.output.splitlines() if " recognisable " in line and "Spear" in line)
+    assert line[1].startswith("Spear"), "the verdict of the page"

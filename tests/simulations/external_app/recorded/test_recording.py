@@ -60,61 +60,6 @@ def test_guesses_are_pictured_under_the_number_of_the_original_that_they_are_sco
     assert not (out / "jobs").exists()
 
 
-@pytest.mark.numeric
-@pytest.mark.long
-def test_what_an_exact_attack_recovers_is_validated(tmp_path: Path) -> None:
-    """A linear layer that sees the pixels gives a single image away: a closed form, so the verdict must be the opposite."""
-    steps = {"local-epochs": 1, "batch-size": 1}
-    folder, out = record(tmp_path, model="mlp", nodes=16, **steps), tmp_path / "out"
-    options = {
-        "originals": tmp_path / "originals", "auxiliary_data": "mnist-5k", "model": "mlp", "update_attacks": EXACT,
-    }  # fmt: skip
-    result = invoke(folder, out=out, **options)
-    assert result.exit_code == 0, result.output
-    psnr = next(x for x in read_lines(out / "rows.jsonl") if x["metric"] == "psnr" and x["attack"].startswith("Spear"))
-    assert (psnr["n"], psnr["status"]) == (16, "ok")
-    assert psnr["value"] > 60, "exact but for the rounding of float32 weights, whose difference the update is"
-    page = page_of(out)
-    assert '<b class="word recognisable">recognisable</b>' in page
-    (line,) = (line.split() for line in result.output.splitlines() if " recognisable " in line and "Spear" in line)
-    assert line[1].startswith("Spear"), "the verdict of the page"
-    nulls = [row["value"] for row in read_lines(out / "rows.jsonl") if row["role"] == "null baseline"]
-    assert any(f"null {value:.1f}" in " ".join(result.output.split()) for value in nulls), "beside the PSNR"
-
-
-TRANSFORMER = """
-import torch
-from timm.models.vision_transformer import VisionTransformer
-
-SETTINGS = dict(img_size=28, patch_size=4, in_chans=1, embed_dim=64, depth=2, num_heads=2, mlp_ratio=2.0)
-
-def Net(num_classes):
-    torch.manual_seed(3)
-    return VisionTransformer(num_classes=num_classes, **SETTINGS)
-"""
-
-
-@pytest.mark.numeric
-@pytest.mark.long
-def test_what_a_vision_transformer_gives_away_is_validated(tmp_path: Path) -> None:
-    """Its position embedding shows the gradient of each token, so that the patches are the solution of a linear system."""
-    (tmp_path / "net.py").write_text(TRANSFORMER)
-    model, out = f"{tmp_path / 'net.py'}:Net", tmp_path / "out"
-    folder = record(tmp_path, model=model, nodes=16)
-    options = {"model": model, "originals": tmp_path / "originals", "auxiliary_data": "mnist-5k"}
-    attack = "PatchEmbeddingInversion(); LabelInference()"
-    result = invoke(folder, "-s", "local-steps=1", out=out, update_attacks=attack, **options)
-    assert result.exit_code == 0, result.output
-    rows = read_lines(out / "rows.jsonl")
-    scores = {(row["attack"].partition("(")[0], row["metric"]): row for row in rows if row["role"] == "attack"}
-    psnr = scores["PatchEmbeddingInversion", "psnr"]
-    assert (psnr["n"], psnr["status"]) == (16, "ok")
-    assert psnr["value"] > 30, "exact but for the rounding of float32 weights, whose difference the update is"
-    assert scores["LabelInference", "label-accuracy"]["value"] == 1.0
-    assert scores["PatchEmbeddingInversion", "recognisable"]["value"] == 1.0
-    assert '<b class="word recognisable">recognisable</b>' in page_of(out)
-
-
 @pytest.mark.long
 def test_normalised_originals_are_no_decoys_nor_to_learn_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The digits of the clients are of the auxiliary data set, too, and differ from it by float errors."""

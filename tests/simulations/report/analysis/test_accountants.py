@@ -1,11 +1,10 @@
 from html import unescape
 from pathlib import Path
 
-from defenses.training.accounting import MEANING
-from simulations.report.analysis.budget import TERMS, by_accountant_text, largest
+from simulations.report.analysis.budget import by_accountant_text
 from simulations.report.analysis.run import read_run
 from simulations.report.page.page import build
-from tests.simulations.report.report_run import PIPELINES, demo_rows, row, study_of, write_run
+from tests.simulations.report.report_run import PIPELINES, demo_rows, row, write_run
 
 FOUND = {"rdp": 8.0, "pld": 6.91, "add-or-remove": 3.4}
 OF = {"noise-multiplier": 1.39, "clipping-norm": 1.0, "sample-rate": 0.25, "steps": 48.0}
@@ -20,8 +19,6 @@ def test_an_epsilon_stands_with_its_terms_its_neighbours_and_other_accounts(tmp_
     told = {f"epsilon-by-{name}": value for name, value in (FOUND | {"made-up": 1.0}).items()}
     told |= {f"budget-{name}": value for name, value in OF.items()}
     rows = [row(metric=name, defense=DEFENSE, round=3, value=value) for name, value in told.items()]
-    assert largest(study_of(rows), DEFENSE, "epsilon-by-", MEANING) == FOUND
-    assert largest(study_of(demo_rows()), DEFENSE, "budget-", TERMS) == {}
     assert by_accountant_text(FOUND, 6.91) == ACCOUNTS
     assert "claimed" not in by_accountant_text(FOUND, 5.0)
     assert by_accountant_text({}, 8.0) == ""

@@ -1,14 +1,11 @@
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from defenses.neighbours import REPLACE_CLIENT, REPLACE_ONE
-from simulations.console.terminal import Terminal
 from simulations.report.analysis.budget import CLIENTS, EXAMPLES, NO_COST
 from simulations.report.analysis.run import read_run
-from simulations.runtime.findings import print_findings
 from strategies.federated.shown_epsilon import AUDIT, ShownEpsilon
 from tests.simulations.report.report_run import PIPELINES, demo_rows, row, write_run
 
@@ -40,8 +37,3 @@ def test_no_cost_of_a_defence_is_read_from_a_training_with_canaries(tmp_path: Pa
     (found,) = (one for one in read_run(folder).summaries[0].findings if one.defense == AUDITED)
     assert found.budget.lines[-2:] == ("shown ≥ 0.72", "≥ 4.12 if noise is Gaussian")
     assert (found.budget.shown.gap, found.budget.shown.gap_gaussian) == pytest.approx((7.28, 3.88))
-    out = StringIO()
-    print_findings(Terminal(file=out, width=140, highlight=False), folder)
-    said = " ".join(out.getvalue().split())
-    assert ", canary clients in training " in said
-    assert f"{AUDITED}: {NO_COST}" in said

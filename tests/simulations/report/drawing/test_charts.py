@@ -89,14 +89,6 @@ def test_a_chart_is_drawn_at_its_values_in_colours_of_the_page_with_its_names_be
     assert not re.search(r"#[0-9a-f]{6}|\bid=|href|url\(", ElementTree.tostring(drawing, encoding="unicode"))
 
 
-def test_every_marker_lies_around_its_place() -> None:
-    assert len({path for path, _ in MARKERS.values()}) == len(MARKERS)
-    for shape in MARKERS:
-        drawing = svg(Chart("", *UNIT, points=[(Point(5, 5), Look("A", "var(--d1)", shape))]))
-        (mark,) = parts(drawing, "mark")
-        assert re.fullmatch(r"M[-\d., ahvLlz]+", str(mark.get("d")))
-
-
 def test_the_plane_joins_dp_sgd_in_order_of_epsilon_and_shows_what_the_summary_says() -> None:
     chart = plane(findings_of(study_of(demo_rows()), {}), looks(PIPELINES))
     assert chart
