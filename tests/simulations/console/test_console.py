@@ -20,9 +20,10 @@ from typer.testing import CliRunner
 from clients.flower_private import act_as_task
 from clients.wire.records import MAX_REASON, reason_of
 from clients.wire.texts import log_plainly, one_line, plain, shortened
+from simulations.catalogue import SECTIONS
 from simulations.cli import app
 from simulations.console import progress
-from simulations.console.command_line import errors, paragraphs
+from simulations.console.command_line import errors
 from simulations.console.progress import Display
 from simulations.console.results import print_json, table, terminal_for
 from simulations.console.terminal import Terminal
@@ -40,14 +41,6 @@ def test_every_argument_is_described_and_an_example_is_there() -> None:
         assert command.epilog.startswith(f"Example: fedveil {name} ")
         _, _, *words = shlex.split(command.epilog.removeprefix("Example: "))
         assert command.make_context(name, list(words), resilient_parsing=True).params
-
-
-def test_every_command_with_results_says_what_its_json_holds() -> None:
-    for name in ("run", "attack", "compare", "search"):
-        options = {option for one in COMMANDS[name].params for option in one.opts}
-        assert {"--json", *(() if name in ("compare", "search") else ("--quiet", "-q"))} <= options
-        assert '--json prints "' in COMMANDS[name].help
-    assert paragraphs("First line.\n\n    Second\n    paragraph.\n    ") == "First line.\n\nSecond paragraph."
 
 
 def test_a_folder_to_resume_is_not_nothing() -> None:
@@ -171,3 +164,11 @@ def test_the_module_of_the_command_line_is_a_command_too() -> None:
     assert shown.stdout.startswith(b"fedveil ")
     refused = subprocess.run([sys.executable, "-m", "simulations.cli", "nothing"], capture_output=True, check=False)
     assert (refused.returncode, b"No such command" in refused.stderr) == (2, True)
+
+
+def test_all_sections_are_listed_or_the_one_that_is_named() -> None:
+    every, one, none = (CliRunner().invoke(app, ["list", *name]) for name in ([], ["attacks"], ["attack-s"]))
+    assert [every.exit_code, one.exit_code, none.exit_code] == [0, 0, 2]
+    assert all(text in every.output for text in (*SECTIONS, "VisualMixer", "default of split: 'vit'"))
+    assert ("DLG" in one.output, "VisualMixer(" in one.output) == (True, False)
+    assert f"known: {', '.join(SECTIONS)}" in " ".join(none.output.split())

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import simulations
-from defenses.neighbours import ADD_OR_REMOVE, MEANING, REPLACE_ONE
+from defenses.neighbours import ADD_OR_REMOVE, REPLACE_ONE
 from defenses.registry import DEFENSES
 from defenses.smashed.gaussian_mechanism import gaussian_epsilon
 from defenses.spec import parse
@@ -114,9 +114,8 @@ def test_findings_have_level_claim_bound_and_gap(audited: Audited) -> None:
         mine = found[defense]["epsilon"]
         assert (mine["level"], mine["neighbours"]) == (one.level, one.neighbours)
         assert (mine["shown"], mine["shown_gaussian"]) == (one.plain, one.gaussian)
-        assert (mine["gap"], mine["gap_gaussian"]) == pytest.approx(
-            (one.claimed - one.plain, one.claimed - one.gaussian)
-        )
+        assert mine["gap"] == pytest.approx(one.claimed - one.plain)
+        assert mine["gap_gaussian"] == pytest.approx(one.claimed - one.gaussian)
         assert ("The claim is refuted" in mine["audit"]) == one.refuted
         assert any(text.startswith(REFUTED) for text in found[defense]["warnings"]) == one.refuted
         assert one.refuted or f"Gap: {one.gap:.2f} without an assumption" in mine["audit"]
@@ -137,11 +136,8 @@ def test_a_private_number_sent_in_the_clear_is_found(tmp_path: Path, broken_defe
 
 
 def test_no_attack_says_anything_of_the_data_of_a_canary_client(tmp_path: Path) -> None:
-    defense, attacked = (
-        "ClientDP(max_norm=1.0, noise_multiplier=4.0)",
-        {"update_attacks": "LossThreshold()", "attack_rounds": "first"},
-    )
-    few = SMALL | attacked | {"num_clients": 4, "dp_canaries": 3, "rounds": 1}
+    defense, attacked = "ClientDP(max_norm=1.0, noise_multiplier=4.0)", {"update_attacks": "LossThreshold()"}
+    few = SMALL | attacked | {"attack_rounds": "first", "num_clients": 4, "dp_canaries": 3, "rounds": 1}
     run = simulations.audit(out=tmp_path / "run", **few, defenses=defense)
     found = {row.defense: row.card.members for row in run.rows if row.metric == "membership-auc"}
     assert 0 < (found[defense] or 0) < (found[""] or 0) / 3
@@ -159,10 +155,6 @@ def test_rows_cards_and_the_page_name_the_neighbours_of_an_epsilon(tmp_path: Pat
         assert {row.neighbours for row in private} == ({neighbours} if neighbours else set())
         assert {row.neighbours for row in rows if row.metric == "test-accuracy"} == {""}
         assert {row.card.more.get("neighbours", "") for row in rows if row.is_attack} == {neighbours}
-    page = " ".join(audited.report.read_text(encoding="utf-8").split())
-    assert all(
-        f"budget: {MEANING[name]}; noise multiplier 2, clipping norm 1" in page for name in (REPLACE_ONE, ADD_OR_REMOVE)
-    )
     # A client that hides its number reports a public one and no times.
     assert {row.defense for row in audited.rows if row.metric == "train-seconds"} == {"", replaced}
     assert not audited.failures

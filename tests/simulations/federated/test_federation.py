@@ -43,8 +43,11 @@ def without_attacks(out: Path, **changes: object) -> Experiment:
 GOLDEN = {"defenses": f"{NOISE}; {PRUNED}"}
 
 
+Golden = tuple[Path, list[dict[str, Any]]]
+
+
 @pytest.fixture(scope="module")
-def golden(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+def golden(tmp_path_factory: pytest.TempPathFactory) -> Golden:
     """The folder and the rows of a run without a defence, with noise and with nothing left of an update."""
     out = tmp_path_factory.mktemp("federated") / "run"
     return out, rows_of(experiment(out, **GOLDEN))
@@ -81,9 +84,7 @@ def test_probes_and_updates_are_attacked_behind_the_defence(golden: tuple[Path, 
 
 
 @pytest.mark.long
-def test_the_same_seed_gives_the_same_rows_and_another_one_others(
-    tmp_path: Path, golden: tuple[Path, list[dict[str, Any]]]
-) -> None:
+def test_the_same_seed_gives_the_same_rows_and_another_one_others(tmp_path: Path, golden: Golden) -> None:
     again, other = (rows_of(experiment(tmp_path / str(seed), seed=seed, **GOLDEN)) for seed in (0, 1))
     assert untimed(again) == untimed(golden[1])
     assert [r["value"] for r in again if r["metric"] == "psnr"] != [r["value"] for r in other if r["metric"] == "psnr"]
@@ -219,10 +220,7 @@ BROKEN: list[tuple[Break, str]] = [
     (raising, "disk full"),
     (lambda reply: None, "no reply"),
     (edit("arrays", lambda arrays: next(iter(arrays.values())).fill(np.nan)), "NaN"),
-    (
-        edit("arrays", lambda arrays: arrays.update({name: array[:1] for name, array in arrays.items()})),
-        "expected float32(",
-    ),
+    (edit("arrays", lambda arrays: arrays.update({n: v[:1] for n, v in arrays.items()})), "expected float32("),
     (edit("arrays", lambda arrays: arrays.popitem()), "names differ"),
     (edit("arrays", lambda arrays: arrays.update({n: v.astype(np.float64) for n, v in arrays.items()})), "float64"),
     (metric("num-examples", -5), "num-examples is -5"),

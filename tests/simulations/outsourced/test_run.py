@@ -57,7 +57,7 @@ Audited = tuple[Path, list[dict[str, Any]], Wire]
 
 @pytest.mark.essential
 def test_every_pipeline_has_rows_of_every_kind(audited: Audited) -> None:
-    _, rows, _ = audited
+    out, rows, _ = audited
     assert {row["scenario"] for row in rows} == {"outsourced"}
     assert {row["defense"] for row in rows} == {"", MIXER}
     assert not [row for row in rows if row["status"] in ("failed", "refused")]
@@ -66,9 +66,8 @@ def test_every_pipeline_has_rows_of_every_kind(audited: Audited) -> None:
         by_round = {at: {row["metric"] for row in mine if row["round"] == at and not row["attack"]} for at in range(4)}
         uploaded = {"clients-failed", "upload-bytes", "upload-seconds", "uploaded-images"}
         evaluated, trained = {"test-accuracy", "test-loss"}, {"train-loss", "server-seconds"}
-        counted = (
-            {"counted-images", "windows-of-4", "vfe-sum-before", "vfe-sum-after", "log10-keys"} if defense else set()
-        )
+        windows = {"counted-images", "windows-of-4", "vfe-sum-before", "vfe-sum-after", "log10-keys"}
+        counted = windows if defense else set()
         assert by_round[0] == evaluated
         assert by_round[1] == evaluated | trained | uploaded | counted
         assert by_round[2] == evaluated | trained
@@ -83,6 +82,9 @@ def test_every_pipeline_has_rows_of_every_kind(audited: Audited) -> None:
     members = [row for row in rows if row["metric"] == "membership-auc"]
     assert len(members) == 2
     assert {(row["card"]["members"], row["card"]["others"]) for row in members} == {(96, 30)}
+    assert "outsourced" in Page((out / "report.html").read_text(encoding="utf-8")).sections
+    drawn = [one for one in read_lines(out / "pictures" / "index.jsonl") if one["observation"] == "uploaded images"]
+    assert {one["kind"] for one in drawn} == {"original", "protected", "reconstruction"}
 
 
 def scored(rows: list[dict[str, Any]], attack: str, metric: str, defense: str, reference: str = "original") -> Any:
@@ -134,14 +136,6 @@ def test_looking_at_uploads_shows_what_the_defence_leaves_and_refinements_go_on_
     assert refined["value"] > found["value"]
 
 
-def test_the_report_shows_the_section_and_pictures_of_uploads(audited: Audited) -> None:
-    out, _, _ = audited
-    assert "outsourced" in Page((out / "report.html").read_text(encoding="utf-8")).sections
-    drawn = read_lines(out / "pictures" / "index.jsonl")
-    kinds = {one["kind"] for one in drawn if one["observation"] == "uploaded images"}
-    assert kinds == {"original", "protected", "reconstruction"}
-
-
 @pytest.mark.usefixtures("no_report")
 def test_optimizers_of_a_defence_train_and_other_runs_differ_only_where_it_acts(tmp_path: Path) -> None:
     runs = {}
@@ -172,9 +166,8 @@ def test_no_message_holds_more_than_it_should(audited: Audited) -> None:
             assert set(reply.content["metrics"]) == {"num-examples", "train-seconds"}
         if kind == "evaluate":
             assert set(reply.content) == {"metrics"}
-    uploads = [
-        (at, json.loads(str(q.content["config"]["task"]))["plan"]["pipeline"]) for at, q, _ in wire.of("train.upload")
-    ]
+    asked = [(at, str(request.content["config"]["task"])) for at, request, _ in wire.of("train.upload")]
+    uploads = [(at, json.loads(task)["plan"]["pipeline"]) for at, task in asked]
     # 48 images a client: three batches in messages of two, under each pipeline once.
     assert {place: uploads.count(place) for place in uploads} == {(at, p): 2 for at in (0, 1) for p in ("", MIXER)}
 

@@ -1,5 +1,6 @@
 """What cannot run ends before any work: each of these once took minutes, memory, or a traceback to be told."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ from clients.wire.schema import allowed, fields_of
 from simulations.experiment.experiment import Experiment, all_settings, owners, scenarios
 from simulations.run.requested import requested
 from simulations.run.seeds import of_seeds
-from simulations.run_folder.folder_lock import require_new
+from simulations.run_folder.folder_lock import require_folder, require_new
 from simulations.runtime.launch import ROOT
 from simulations.server_app import run_experiment
 from simulations.settings.common import read
@@ -44,11 +45,7 @@ REFUSED = [
     # Numbers.
     ("rounds=1000000000", "rounds is 1000000000; allowed: at least 1, at most 1000000"),
     ("learning-rate=nan", "learning-rate is nan; allowed: at least 1e-12, at most 1e+06"),
-    ("client-timeout=1e308", "client-timeout is 1e+308; allowed"),
-    (f"train-limit={10**30}", f"train-limit is {10**30}; allowed: at least 0, at most {2**63 - 1}"),
     ("attack-gpus=1000", "attack-gpus is 1000; allowed: 0 to"),
-    ("auxiliary-limit=-1", "auxiliary-limit is -1; allowed: at least 0"),
-    ("image-memory=0", "image-memory is 0; allowed: at least 1e-09"),
     # Names and texts.
     ("experiment=" + "x" * 200_000, "(200002 characters); allowed: one line of at most 200 characters"),
     ("rounds", "-s 'rounds': expected key=value"),
@@ -64,9 +61,7 @@ REFUSED = [
     ("defenses=Soteria(layer='nope')", "the model's fully connected layers are"),
     ("defenses=ATS(policies='3-1-7', channels=3)", "was searched for images of 3 channels, and these have 1"),
     ("probe-attacks=DLG(); DLG()", "probe-attacks: DLG() is given twice"),
-    ("probe-attacks=LossThreshold()", "does not attack one-step probes but training updates (see update-attacks)"),
     ("aggregate-clients=" + "9" * 5000, "; allowed: whole numbers of at least 1"),
-    ("active-attacks=ImprintLayer(bins=1000000000)", "bins is 1000000000; allowed: a whole number from 2 to 1000000"),
     # What the data tell: 3,800 training images of 28 x 28, a fifth of them the server's.
     ("num-clients=1000000000", "1000000000 clients share 3800 training"),
     ("probe-targets=761", "probe-targets is 761, each of probe-images = 1; a client holds about 760 images"),
@@ -80,7 +75,6 @@ REFUSED = [
     ("crop-padding=28", "crop-padding is 28; allowed: below 28"),
     ("image-memory=0.0001", "set auxiliary-limit to at most 34, or raise image-memory"),
     ("image-memory=0.0001 -s auxiliary-limit=30", "update-attacks: all images of a client are"),
-    ("image-memory=1e-9", "image-memory is 1e-09; raise image-memory"),
     ("image-size=12 -s model=cnn", "cnn halves images twice, so images of 12x12 vanish; the smallest size that fits"),
     ("probe-attacks= -s update-attacks=;", "attack-rounds is 'final', and no attacks are named (probe-attacks, update-attacks"),
 ]  # fmt: skip
@@ -141,10 +135,7 @@ FILES: list[tuple[bytes, str]] = [
     (b"\xef\xbb\xbfrounds = 0", "rounds is 0; allowed"),
     (b"[rounds]\na = 1", "rounds is {'a': 1} (dict); expected int"),
     (b"experiment = 2020-01-01", "(date); expected str"),
-    (b"learning-rate = nan", "learning-rate is nan; allowed: at least 1e-12"),
     (b'scenario = ["split"]', "scenario is ['split'] (list); expected str"),
-    (b'scenario = "split"\nprobe-mode = "eval"', "it is a setting of federated, and scenario is 'split'"),
-    (b"local-steps = 99999999999999999999999", "allowed: at least 0, at most 1000000000"),
 ]
 
 
@@ -165,7 +156,10 @@ def test_switching_the_scenario_alone_works() -> None:
         model = "difm" if "dataset" in given else "vit" if given["scenario"] == "split" else "vgg_small"
         for more in ({}, {"model": model, "defenses": ""}):
             everything = get_fused_config_from_dir(ROOT, {**given, **more})
-            assert Experiment.from_mapping(everything) == Experiment.from_mapping(given | more)
+            experiment = Experiment.from_mapping(given | more)
+            assert Experiment.from_mapping(everything) == experiment
+            # Written out, as a run is started and taken up again, it is the same.
+            assert Experiment.from_mapping(experiment.to_mapping()) == experiment
 
 
 def test_plain_values_are_refused_without_torch(tmp_path: Path) -> None:
@@ -253,3 +247,67 @@ class Forgetful(LocalGrid):
     def answer(self, message: Message) -> Message | None:
         load_dataset.cache_clear()
         return super().answer(message)
+
+
+def test_a_file_where_results_should_go_ends_the_command_before_any_work(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("a file")
+    for below in ("", "deeper", "deeper/still"):
+        told = refused("run", "--dry-run", "--out", str(tmp_path / "taken" / below))
+        assert f"output-dir: {tmp_path / 'taken'} is a file" in told
+    assert (tmp_path / "taken").read_text() == "a file"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write anywhere")
+def test_a_folder_that_may_not_be_written_to_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(ConfigError, match="may not be written to"):
+        require_folder(tmp_path / "new")
+
+
+def test_folders_that_do_not_exist_yet_are_allowed_and_impossible_names_are_not(tmp_path: Path) -> None:
+    require_folder(tmp_path / "a" / "b")
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ConfigError, match=r"output-dir: .*embedded null byte; name another folder"):
+        require_folder(tmp_path / "a\0b")
+
+
+def test_folders_in_which_no_file_can_be_made_are_refused_in_a_dry_run_too() -> None:
+    """Root may write everywhere, says the system, until it tries."""
+    for folder in ("/proc", "/sys"):
+        assert f"output-dir: {folder}" in refused("run", "--dry-run", "--out", f"{folder}/fedveil-test")
+
+
+LONG = "y" * 300
+LINES = [
+    ("output-dir", "run --dry-run --out {}"), ("output-dir", "run --dry-run --out {}/deeper"),
+    ("output-dir", "run --dry-run -s output-dir={}"), ("output-dir", "run --dry-run --seeds 0..1 --out {}"),
+    ("--resume", "run --resume {}"), ("data-dir", "run --dry-run -s dataset=folder -s data-dir={}"),
+    ("DIRECTORY", "report {}"), ("DIR", "compare {}"),
+]  # fmt: skip
+
+
+def test_names_that_are_too_long_are_told_with_what_names_them(tmp_path: Path) -> None:
+    for below in ("", "new"):
+        for key, line in LINES:
+            told = refused(*(word.format(tmp_path / below / LONG) for word in line.split()))
+            assert told.startswith("error: "), line
+            if not below or key == "output-dir":  # elsewhere a missing folder is told first
+                assert key in told, line
+                assert "File name too long" in told, line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_more_than_the_machine_or_the_data_have_is_refused(tmp_path: Path) -> None:
+    held_out = ["-s", "train-limit=100", "-s", "auxiliary-fraction=0.3"]
+    for words, told in (
+        (["--cpus-per-client", "9999"], "--cpus-per-client is 9999"),
+        (["--gpus-per-client", "99"], "--gpus-per-client is 99"),
+        (["--gpus-per-client", "nan"], "--gpus-per-client is nan"),
+        (
+            [*held_out, "--clients", "71"],
+            "71 clients share 100 training examples, of which the server holds 30 (auxiliary-fr",
+        ),
+        ([*held_out, "-s", "batch-size=71"], "batch-size is 71; all clients together hold 70 training examples"),
+    ):
+        assert told in refused("run", *words, "--out", str(tmp_path / "out")), words
+        assert not (tmp_path / "out").exists()

@@ -98,9 +98,8 @@ def test_no_run_outlives_the_command(tmp_path: Path, number: signal.Signals) -> 
     wait_until(lambda: all(read_progress(tmp_path / "out" / f"seed-{seed}").get("round", 0) > 1 for seed in (0, 1)))
     assert len(leftovers(tmp_path)) >= 3
     command.send_signal(number)
-    assert (
-        command.wait(PATIENCE) == {signal.SIGINT: 130, signal.SIGTERM: 128 + signal.SIGTERM, signal.SIGKILL: -9}[number]
-    )
+    codes = {signal.SIGINT: 130, signal.SIGTERM: 128 + signal.SIGTERM, signal.SIGKILL: -9}
+    assert command.wait(PATIENCE) == codes[number]
     wait_until(lambda: not leftovers(tmp_path), "processes were left over")
     assert not (tmp_path / "out" / "seed-2").exists()
     assert command.stdout is not None

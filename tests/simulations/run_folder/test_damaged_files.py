@@ -173,9 +173,7 @@ def test_an_undamaged_run_is_resumed_and_a_config_that_is_no_object_says_so(tmp_
     assert (done and done.round) == 1
     run.close()
     (tmp_path / "config.json").write_text(json.dumps([1]))
-    with pytest.raises(
-        ConfigError, match=r"config\.json is no configuration of a run: it holds a list; allowed: an object"
-    ):
+    with pytest.raises(ConfigError, match=r"config\.json is no configuration of a run: it holds a list; allowed: an o"):
         requested(None, {}, resume=tmp_path)
 
 
@@ -244,10 +242,9 @@ def test_rows_of_complete_rounds_that_are_missing_are_reported_once(tmp_path: Pa
     folder = after_round_one(tmp_path / "run", "first", "second", "third", "fourth")
     path = folder / "rows.jsonl"
     for left, told in ((3, [1]), (3, [1]), (1, [1, 2])):
-        kept = [line for line in path.read_text().splitlines(keepends=True) if "lines-lost" not in line][:left]
-        path.write_text(
-            "".join(kept + [line for line in path.read_text().splitlines(keepends=True) if "lines-lost" in line])
-        )
+        lines = path.read_text().splitlines(keepends=True)
+        kept = [line for line in lines if "lines-lost" not in line][:left]
+        path.write_text("".join(kept + [line for line in lines if "lines-lost" in line]))
         run = begin(folder, resume=True)
         lost = [row for row in run._rows if row.metric == "lines-lost"]
         assert sorted(row.n for row in lost) == told
@@ -335,9 +332,8 @@ def test_damaged_files_end_a_command_with_one_error_that_names_them(tmp_path: Pa
         path.write_text(text, encoding="utf-8")
         with pytest.raises(DefenseError, match="is no result of fedveil search"):
             ATS.read(path)
-    assert "is no result of fedveil search" in refused(
-        "run", "--dry-run", "-s", f"defenses=ATS(policies={str(path)!r})"
-    )
+    told = refused("run", "--dry-run", "-s", f"defenses=ATS(policies={str(path)!r})")
+    assert "is no result of fedveil search" in told
     for text in (hostile.BOMB, "[]", '{"search": 3}', '{"search": {}}'):
         (tmp_path / "search.json").write_text(text)
         assert f"{tmp_path / 'search.json'} is damaged" in refused("search", "--resume", tmp_path)

@@ -53,15 +53,10 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     # Attacks on something else.
     ({"query-attacks": "AttributeInference()"}, ("does not attack queries but attributes of queries (see attribute-attacks)",)),
     (
-        {"dataset": "photo-face", "attribute-attacks": "QueryInversion()"},
-        ("does not attack attributes of queries but queries (see query-attacks)",),
-    ),
-    (
         {"dataset": "photo-face", "query-attacks": "", "attack-rounds": "first"},
         ("attack-rounds is 'first'", "set attribute-attacks = ''"),
     ),
     ({"query-attacks": "DLG()"}, ("query-attacks: DLG() does not attack queries but one-step probes", "QueryInversion")),
-    # What belongs to others.
 ]  # fmt: skip
 
 
@@ -132,13 +127,3 @@ def test_only_a_model_that_can_answer_has_one_round(tmp_path: Path) -> None:
         settings.check_data(parse(""), GREY)
     for changes, classes in (({"rounds": 1}, 10), ({}, 4), ({"rounds": 1}, 4)):
         settings.but(**changes).check_data(parse(""), replace(GREY, num_classes=classes))
-
-
-def test_queries_take_as_many_messages_as_their_setting_says(tmp_path: Path) -> None:
-    for batches, messages in ((2, 2), (9, 1)):  # of three batches
-        settings = inference_experiment(
-            tmp_path / str(batches), batches_per_message=batches, attack_rounds="", rounds=1
-        )
-        grid = LocalGrid(2)
-        run_experiment(grid, settings)
-        assert len([kind for kind, _ in grid.sent if kind in ("query.features", "evaluate")]) == 2 * (messages + 1)

@@ -13,12 +13,10 @@ from simulations.search.scores import ExampleGradients
 from simulations.settings.errors import ConfigError
 
 
-def images_and_targets(
-    count: int, shape: tuple[int, int, int] = (3, 32, 32), classes: int = 5
-) -> tuple[Tensor, Tensor]:
+def images_and_targets(count: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(3)
-    labels = torch.randint(classes, (count,), generator=generator)
-    return torch.randn(count, *shape, generator=generator), F.one_hot(labels, classes).float()
+    labels = torch.randint(5, (count,), generator=generator)
+    return torch.randn(count, 3, 32, 32, generator=generator), F.one_hot(labels, 5).float()
 
 
 def by_loop(model: nn.Module, images: Tensor, targets: Tensor) -> list[list[Tensor]]:

@@ -310,10 +310,7 @@ def test_without_examples_an_attack_that_learns_says_so(tmp_path: Path) -> None:
 
 def test_rounds_of_a_few_steps_go_on_where_the_pass_stood(tmp_path: Path) -> None:
     """The finding: the server reckoned with the batches of round 0, and refused those of a round that begins elsewhere."""
-    settings = split_experiment(
-        tmp_path / "run", rounds=3, local_steps=2, train_limit=92, attack_rounds="", defenses=""
-    )
-    rows = rows_of(settings)
+    rows = rows_of(split_experiment(tmp_path / "run", rounds=3, local_steps=2, train_limit=92))
     assert not [row for row in rows if row["status"] != "ok"]
     # 37 examples of each client: batches of 16, 16 and 5, two of them in each round.
     assert [row["n"] for row in rows if row["metric"] == "train-loss"] == [2 * (16 + 16), 2 * (5 + 16), 2 * (16 + 5)]

@@ -9,7 +9,7 @@ import pytest
 from attacks.metrics.names import Role
 from simulations.external_app.recorded.command import of_rows
 from simulations.report.analysis.finding import Finding, findings_of
-from simulations.report.analysis.message import Message, judge
+from simulations.report.analysis.message import Message
 from simulations.report.analysis.run import ReadRun
 from simulations.report.analysis.verdict import Verdict
 from simulations.report.sections.external_app import RECORDED, recording
@@ -164,7 +164,3 @@ def test_a_verdict_that_the_number_of_attacks_makes_unknown_says_why() -> None:
     for found in (1, 2):
         (message,) = lines(attacked(found, n=16, chance=0.02), *others)[0].messages
         assert (message.verdict, [one[:23] for one in message.warnings]) == ("unknown", ["positive control failed"])
-
-
-def test_nothing_judged_without_cells() -> None:
-    assert judge([]) == []

@@ -1,18 +1,7 @@
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from simulations.report.analysis.finding import findings_of
-from tests.simulations.report.report_run import (
-    MEMBERS,
-    PIPELINES,
-    Page,
-    attack_rows,
-    build,
-    member_rows,
-    study_of,
-)
+from tests.simulations.report.report_run import MEMBERS, PIPELINES, Page, attack_rows, build, member_rows, study_of
 
 MIXER = PIPELINES[1]
 SURE = (0.65, 0.75)
@@ -22,31 +11,6 @@ FEW = [one for defense in PIPELINES[:2] for one in attack_rows(defense)]
 def membership_rows(found: Page) -> list[dict[str, list[str]]]:
     # Those that tell members from others, then those at chance, which are folded.
     return [one for at in range(len(found.tables["membership"])) for one in found.table("membership", at)]
-
-
-def measured(defense: str, shift: float, seed: int = 0) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    draw = np.random.default_rng(seed)
-    members, others = draw.normal(shift, 1, 40), draw.normal(0, 1, 200)
-    levels = [np.inf, *sorted([*members, *others], reverse=True)]
-    curve = [[float((others >= t).mean()), float((members >= t).mean())] for t in levels]
-    area = float(np.mean([[m > o for o in others] for m in members]))
-    rate = max(tpr for fpr, tpr in curve if fpr <= 0.01)
-    rows = member_rows(defense, area, (area - 0.02, area + 0.02), seed=seed)
-    rows[1]["value"] = rate
-    return rows, {"auc": area, "tpr": rate}
-
-
-def test_the_area_and_the_rate_are_those_of_the_rows(tmp_path: Path) -> None:
-    plain, mixed = measured("", 1.5), measured(MIXER, 0.7)
-    rows = plain[0] + mixed[0]
-    found = build(tmp_path, FEW + rows)
-    for line, (_, truth) in zip(membership_rows(found), (plain, mixed), strict=True):
-        assert line["AUC"][0] == f"{truth['auc']:.2f}"
-        assert line["AUC"][1] == f"{truth['auc'] - 0.02:.2f} to {truth['auc'] + 0.02:.2f}"
-        assert line["TPR at 1 % FPR"][0] == f"{100 * truth['tpr']:.1f} %"
-        assert (line["Records"], line["Time"]) == (["1000", "600 members"], ["7 s"])
-    # Tests of membership have a table of their own.
-    assert MEMBERS not in [one["Attack"][0] for one in found.table("attacks")]
 
 
 def test_an_auc_that_says_nothing_carries_its_mark_wherever_it_stands(tmp_path: Path) -> None:

@@ -139,9 +139,7 @@ def test_pictures_come_most_similar_first_byte_for_byte(tmp_path: Path) -> None:
     # The first screen has the recognisable image, without a defence.
     first = [re.split(r"[,:] | \(", str(known["alt"]).removesuffix(")")) for known in report.images["glance"]]
     assert [one[0] for one in first] == ["original", "protected", "guess"]
-    assert {(one[1], *one[-4:]) for one in first} == {
-        ("No defence", "recognisable", "client 1", "target 0", "image 0"),
-    }
+    assert {(one[1], *one[-4:]) for one in first} == {("No defence", "recognisable", "client 1", "target 0", "image 0")}
     embedded = {str(known["src"]).partition(",")[2] for tag, known in report.tags if tag == "img"}
     assert embedded < {base64.b64encode(path.read_bytes()).decode() for path in (tmp_path / "pictures").glob("*.png")}
 
