@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from strategies.external_app.trainings import ASSUMED
-from tests.examples.copies import EXAMPLES, with_short_attacks
+from tests.examples.copies import with_short_attacks
 from tests.examples.test_recorded_apps import run_here
 from tests.lines import read_lines
 from tests.simulations.runtime.runtimes import BINARIES, PATIENCE, deployment
@@ -17,8 +17,6 @@ pytest.importorskip("mlxtend", reason="mlxtend is not installed: uv sync --group
 pytestmark = pytest.mark.slow
 
 __all__ = ["deployment"]  # a fixture
-
-APP = EXAMPLES / "quickstart_pytorch"
 
 
 OF_DATA = {"observed: every image that training saw is one of data, as it is"}
@@ -33,7 +31,6 @@ def told(rows: list[dict[str, Any]]) -> tuple[list[str], set[str]]:
 
 @pytest.mark.slow
 def test_the_quickstart_is_audited_with_two_supernodes(deployment: tuple[Path, dict[str, str]], tmp_path: Path) -> None:
-    """Whose operators allow probes and audits, and draw from secrets of their own."""
     cli, env = deployment
     settings = {"num-server-rounds": 1, "fraction-evaluate": 0.0, "examples": 32, "audit": str(tmp_path / "out")}
     overrides = " ".join(f"{key}={json.dumps(value)}" for key, value in settings.items())

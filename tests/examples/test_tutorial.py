@@ -23,7 +23,6 @@ CLIPPED = "Clip(max_norm=1.0, per='update') | GaussianNoise(std={}, per='update'
 
 
 def test_its_lines_are_those_of_the_examples() -> None:
-    """Statement by statement, whatever their layout."""
     code = [one for one in blocks(PAGE, "python") if not one.startswith(FILE)]
     assert len(code) == 2
     for app in ("quickstart_pytorch/pytorchexample", "local_dp_pytorch/dpexample"):

@@ -52,17 +52,11 @@ def test_runs_that_differ_in_their_seed_alone_are_put_together(tmp_path: Path) -
     assert [group.seeds for group in groups] == [(0, 1), (0,)]
     assert [group.unfinished for group in groups] == [(), (folders[2],)]
     assert [dict(group.differs) for group in groups] == [{"model": ""}, {"model": "cnn"}]
-    page = Page(page_of(folders, tmp_path / "page.html"))
-    assert page.open == []
-    rows = page.tables["sides"][0]
-    assert len(rows) == 1 + 2 * len(PIPELINES)
+    rows = Page(page_of(folders, tmp_path / "page.html")).tables["sides"][0]
     # Without a defence: 32 of 32 over two seeds, whose exact interval begins at 0.025^(1/32); then one seed.
     verdict, images = rows[1][3:5]
     assert (verdict[0].strip(), images[0].strip()) == ("recognisable", "32 of 32")
     assert images[1].strip().startswith(f"{100 * 0.025 ** (1 / 32):.1f} to 100.0 %")
-    assert rows[1][-1] == ["2", "0, 1"]
-    assert rows[1 + len(PIPELINES)][4][0].strip() == "16 of 16"
-    assert f"{folders[2]} is not finished" in page.text
     # A third seed has no score of the strongest attack without a defence, and its run ended before the mixed pipeline.
     lost = {"metric": "attack", "value": None, "status": "failed", "message": "out of memory", "n": 0, "reference": ""}
     change_rows(a_run(tmp_path / "d", 2), lambda rows: [

@@ -27,6 +27,7 @@ from simulations.console.command_line import errors
 from simulations.console.progress import Display
 from simulations.console.results import print_json, table, terminal_for
 from simulations.console.terminal import Terminal
+from tests.simulations.commands import fedveil, refused
 
 COMMANDS = typer.main.get_command(app).commands
 
@@ -44,8 +45,7 @@ def test_every_argument_is_described_and_an_example_is_there() -> None:
 
 
 def test_a_folder_to_resume_is_not_nothing() -> None:
-    result = CliRunner().invoke(app, ["run", "--resume", ""])
-    assert (result.exit_code, "it is empty; expected a folder" in result.output) == (2, True)
+    assert "it is empty; expected a folder" in refused("run", "--resume", "")
 
 
 def test_json_is_one_line_and_what_is_not_finite_is_null(capsys: pytest.CaptureFixture[str]) -> None:
@@ -162,13 +162,13 @@ def test_errors_of_clients_and_the_log_that_flower_writes_are_text() -> None:
 def test_the_module_of_the_command_line_is_a_command_too() -> None:
     shown = subprocess.run([sys.executable, "-m", "simulations.cli", "--version"], capture_output=True, check=True)
     assert shown.stdout.startswith(b"fedveil ")
-    refused = subprocess.run([sys.executable, "-m", "simulations.cli", "nothing"], capture_output=True, check=False)
-    assert (refused.returncode, b"No such command" in refused.stderr) == (2, True)
+    done = subprocess.run([sys.executable, "-m", "simulations.cli", "nothing"], capture_output=True, check=False)
+    assert (done.returncode, b"No such command" in done.stderr) == (2, True)
 
 
 def test_all_sections_are_listed_or_the_one_that_is_named() -> None:
-    every, one, none = (CliRunner().invoke(app, ["list", *name]) for name in ([], ["attacks"], ["attack-s"]))
-    assert [every.exit_code, one.exit_code, none.exit_code] == [0, 0, 2]
-    assert all(text in every.output for text in (*SECTIONS, "VisualMixer", "default of split: 'vit'"))
-    assert ("DLG" in one.output, "VisualMixer(" in one.output) == (True, False)
-    assert f"known: {', '.join(SECTIONS)}" in " ".join(none.output.split())
+    (code, every), (_, one) = fedveil("list"), fedveil("list", "attacks")
+    assert code == 0
+    assert all(text in every for text in (*SECTIONS, "VisualMixer", "default of split: 'vit'"))
+    assert ("DLG" in one, "VisualMixer(" in one) == (True, False)
+    assert f"known: {', '.join(SECTIONS)}" in refused("list", "attack-s")

@@ -18,8 +18,6 @@ from tests.attacks.wire import PatchNet
 from tests.lines import read_lines
 from tests.local_grid import LocalGrid
 
-INVERSION = "InvertingGradients(iterations=40)"
-
 
 class OfDigits(PatchNet):
     """16 patches of 7 x 7 pixels."""
@@ -40,7 +38,7 @@ def rows_of(folder: Path, **changes: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.long
-def test_whole_rounds_are_matched_at_a_surrogate_and_refined_and_the_report_tells_both(tmp_path: Path) -> None:
+def test_whole_rounds_are_matched_at_a_surrogate_and_refined(tmp_path: Path) -> None:
     probed, matched = "InvertingGradients(iterations=2)", "SurrogateMatching(iterations=2)"
     mixer = "VisualMixer(window_lower=2, window_upper=4)"
     rows = rows_of(
@@ -59,11 +57,6 @@ def test_whole_rounds_are_matched_at_a_surrogate_and_refined_and_the_report_tell
     spear = [row for row in rows if row["attack"] == "Spear()"]
     assert {(row["metric"], row["status"]) for row in spear} == {("attack", "not-applicable")}
     assert all("does not apply: the update has 2 local steps" in row["message"] for row in spear)
-    run = read_run(tmp_path / "run")
-    for one in run.summaries[0].findings:
-        text = sentence(one)
-        parts = ("Training update, 2 steps on ", ". One-step probe, 1 image: ")
-        assert [part for part in parts if part in text] == list(parts)
 
 
 @pytest.mark.long
@@ -94,9 +87,6 @@ def test_an_exact_attack_recovers_the_patches_of_a_transformer(tmp_path: Path, m
     found = {row["metric"]: row["value"] for row in mine}
     assert (found["tokens"], found["rank"]) == (16, 16)
     assert found["psnr"] > 60, "exact but for the rounding of float32 weights, whose difference the update is"
-
-
-# Membership over the rounds
 
 
 EXACT = "SpearPlusPlus()"

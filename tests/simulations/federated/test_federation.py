@@ -169,7 +169,7 @@ def test_the_final_model_is_attacked_as_the_last_round_left_it(tmp_path: Path) -
 
 
 @pytest.mark.long
-def test_few_images_give_scores_and_no_verdict_and_a_weak_attack_none_either(tmp_path: Path) -> None:
+def test_few_images_give_scores_and_no_verdict(tmp_path: Path) -> None:
     """Two images once gave the verdict that no attack recovered them, beside a reconstruction at 31.5 dB."""
     strong = "DLG(iterations=250, restarts=1)"
     two = experiment(tmp_path / "two", probe_attacks=strong, rounds=1, num_clients=2)
@@ -181,11 +181,6 @@ def test_few_images_give_scores_and_no_verdict_and_a_weak_attack_none_either(tmp
     assert all(1 / 20 < row["card"]["chance"] < 1 / 3 for row in found)
     page = " ".join((tmp_path / "two" / "report.html").read_text(encoding="utf-8").split())
     assert "2 of 2 †" in page
-    weak = "InvertingGradients(iterations=1)"
-    rows = rows_of(experiment(tmp_path / "18", probe_attacks=f"{weak}; {strong}", rounds=1, probe_targets=6))
-    status = {(row["attack"], row["defense"]): row["status"] for row in rows if row["metric"] == "psnr"}
-    for defense in ("", NOISE):
-        assert (status[weak, defense], status[strong, defense]) == ("not-validated", "ok")
 
 
 def test_a_failed_test_of_membership_is_no_privacy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +224,6 @@ BROKEN: list[tuple[Break, str]] = [
 
 
 def test_each_bad_client_costs_its_own_update_and_a_row(tmp_path: Path) -> None:
-    """All clients but the first train wrongly in one way each."""
 
     def tamper(partition: int, request: Message, reply: Message) -> Message | None:
         wrong = partition and is_asked(request, "train")
@@ -245,7 +239,6 @@ def test_each_bad_client_costs_its_own_update_and_a_row(tmp_path: Path) -> None:
 
 
 def test_a_client_that_does_not_evaluate_costs_its_share_of_the_test_images_and_a_row(tmp_path: Path) -> None:
-    """Also where all replies of training must be usable; one reply is lost, and one client fails."""
 
     def tamper(partition: int, request: Message, reply: Message) -> Message | None:
         broken: Break = (lambda reply: None, raising, lambda reply: reply)[partition]

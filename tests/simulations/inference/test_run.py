@@ -28,7 +28,7 @@ from tests.lines import read_lines
 from tests.local_grid import LocalGrid
 from tests.simulations.broken_replies import edit, on
 from tests.simulations.run_folder.kills import Killed, killed_at
-from tests.simulations.short_runs import Wire, no_report, rows_in, rows_of, untimed
+from tests.simulations.short_runs import Wire, rows_in, rows_of, untimed
 
 INVERSION = "QueryInversion(iterations=40)"
 NOISE = "FeatureNoise(std=0.5)"
@@ -47,8 +47,6 @@ def inference_experiment(out: Path, **changes: Any) -> Experiment:
     )  # fmt: skip
     return small.but(**changes)
 
-
-__all__ = ["no_report"]  # a fixture
 
 Run = tuple[Path, list[dict[str, Any]], Wire]
 
@@ -70,9 +68,6 @@ def number(rows: list[dict[str, Any]], metric: str, defense: str, reference: str
 
 def pipeline_of(request: Message) -> str:
     return str(json.loads(str(request.content["config"]["task"]))["plan"]["pipeline"])
-
-
-# What the rows say, by hand from what crossed the wire ------------------------------------------------------------------------
 
 
 def latents(wire: Wire, defense: str) -> dict[int, Tensor]:
@@ -217,9 +212,6 @@ def test_what_a_defence_has_learned_travels_and_its_latent_is_what_is_counted(tm
         assert not torch.equal(answers, direct)
 
 
-# The same again -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.long
 @pytest.mark.usefixtures("no_report")
 def test_same_seed_same_rows_other_seed_others_and_the_size_of_messages_changes_no_number(tmp_path: Path) -> None:
@@ -304,9 +296,6 @@ def test_a_defence_that_cannot_learn_costs_its_own_rows_only(tmp_path: Path) -> 
     (told,) = [str(one) for one in failed_attacks(tmp_path / "run")]
     assert told.startswith("fit of defences on DeltaAutoencoder(")
     assert list_failures(tmp_path / "run") == EXIT_ATTACKS_FAILED
-
-
-# Killed, and refused ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("no_report")

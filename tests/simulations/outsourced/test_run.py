@@ -14,9 +14,8 @@ from defenses import VisualMixer
 from simulations.experiment.experiment import Experiment
 from simulations.settings.errors import ConfigError
 from tests.lines import read_lines
-from tests.simulations.broken_replies import on, raising
 from tests.simulations.report.report_run import Page
-from tests.simulations.short_runs import Wire, no_report, rows_of, untimed
+from tests.simulations.short_runs import Wire, rows_of, untimed
 
 
 def outsourced_experiment(out: Path, **changes: Any) -> Experiment:
@@ -28,8 +27,6 @@ def outsourced_experiment(out: Path, **changes: Any) -> Experiment:
     )  # fmt: skip
     return small.but(**changes)
 
-
-__all__ = ["no_report"]  # a fixture
 
 MIXER = "VisualMixer(window_lower=4, window_upper=4)"
 ADAPTIVE = ("WindowMean", "LossThreshold")
@@ -50,9 +47,6 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[s
 
 
 Audited = tuple[Path, list[dict[str, Any]], Wire]
-
-
-# Rows ----------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.essential
@@ -149,9 +143,6 @@ def test_optimizers_of_a_defence_train_and_other_runs_differ_only_where_it_acts(
     assert first["test-loss", "original", 0] == second["test-loss", "original", 0]
 
 
-# The wire -----------------------------------------------------------------------------------------------------------------
-
-
 def test_no_message_holds_more_than_it_should(audited: Audited) -> None:
     """Uploads: images and labels. Down go weights and guesses, which are all that an audit is told."""
     _, _, wire = audited
@@ -170,26 +161,6 @@ def test_no_message_holds_more_than_it_should(audited: Audited) -> None:
     uploads = [(at, json.loads(task)["plan"]["pipeline"]) for at, task in asked]
     # 48 images a client: three batches in messages of two, under each pipeline once.
     assert {place: uploads.count(place) for place in uploads} == {(at, p): 2 for at in (0, 1) for p in ("", MIXER)}
-
-
-# Broken off ---------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.long
-def test_a_client_that_breaks_off_leaves_the_run_and_its_report_whole(tmp_path: Path) -> None:
-    """Of its upload one batch came, and two are attacked."""
-    settings = outsourced_experiment(tmp_path / "run", batches_per_message=1)
-    rows = rows_of(settings, on("train.upload", raising, first=1))
-    (failed,) = [row for row in rows if row["status"] == "failed"]
-    assert (failed["client"], failed["metric"]) == (1, "client")
-    assert scored(rows, "AsUploaded()", "psnr", "")["n"] == 4
-    (members,) = [row for row in rows if row["metric"] == "membership-auc"]
-    assert members["card"]["members"] == 48
-    assert {row["n"] for row in rows if row["metric"] == "train-loss"} == {64}
-    assert "disk full" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
-
-
-# Several passes --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.long

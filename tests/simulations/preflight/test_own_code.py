@@ -119,7 +119,6 @@ def test_commands_name_setting_code_and_reason_and_write_nothing(file: Path, tmp
 
 
 def test_files_of_settings_become_absolute(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server's process has another working directory."""
     monkeypatch.chdir(tmp_path)
     split = {"scenario": "split", "dataset": "mnist-5k", "attack-workers": 0, "auxiliary-data": "mine.py:data"}
     assert requested(None, split, tmp_path / "out").auxiliary_data == f"{file}:data"

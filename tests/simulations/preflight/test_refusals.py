@@ -163,7 +163,6 @@ def test_switching_the_scenario_alone_works() -> None:
 
 
 def test_plain_values_are_refused_without_torch(tmp_path: Path) -> None:
-    """From a file and from the command line, in one process."""
     (tmp_path / "settings.toml").write_text("scenario = 'split'\ndepth = 0\n")
     code = (
         "import sys; from tests.simulations.commands import refused; "

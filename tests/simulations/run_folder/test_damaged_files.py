@@ -38,9 +38,6 @@ from tests.local_grid import LocalGrid
 from tests.simulations.commands import refused
 from tests.simulations.federated.test_federation import experiment
 from tests.simulations.run_folder.kills import Killed, after_round_one, begin, killed_at
-from tests.simulations.runtime.runtimes import command_signals
-
-__all__ = ["command_signals"]  # a fixture
 
 few = settings(
     max_examples=20, deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
@@ -177,8 +174,6 @@ def test_an_undamaged_run_is_resumed_and_a_config_that_is_no_object_says_so(tmp_
         requested(None, {}, resume=tmp_path)
 
 
-# Whatever text a client sends: lines of files end at line feeds alone
-
 BREAKS = ["\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029", "\r", "\n", "\r\n"]
 """Every text at which ``str.splitlines`` ends a line."""
 ODD = [*BREAKS, "\x00", "\x1b[31m", "\x7f", "\ud800", "\udcff", "\ufeff", "\u202e", "\U0001f600", '"', "\\", "e\u0301"]
@@ -287,9 +282,6 @@ def test_damage_is_found_before_anything_starts_and_lost_lines_are_announced(tmp
     assert told[0].startswith("warning: rows.jsonl: line 3 is cut off")
 
 
-# Commands: one error that names the file, and never a traceback
-
-
 def flip(data: bytes) -> bytes:
     """One bit of the last value."""
     return data[:-2] + bytes([data[-2] ^ 1]) + data[-1:]
@@ -307,7 +299,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("command_signals")
+@pytest.mark.usefixtures("as_its_own_process")
 def test_a_run_never_goes_on_with_other_numbers_than_it_kept_or_without_its_rows(killed: Path) -> None:
     for pattern, damage in product(("checkpoints/p00.safetensors", "history/*.safetensors"), (flip, lambda x: x[:-7])):
         (path,) = killed.glob(pattern)

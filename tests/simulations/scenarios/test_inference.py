@@ -11,15 +11,13 @@ from attacks.local_model import shared_tensors
 from clients.data.card import DataCard
 from clients.models.classifiers import build_model
 from defenses.spec import parse
-from simulations.experiment.experiment import Experiment
 from simulations.experiment.scenario import KnownClients
-from simulations.server_app import run_experiment
 from simulations.settings.errors import ConfigError
-from tests.local_grid import LocalGrid
 from tests.simulations.inference.test_run import inference_experiment
+from tests.simulations.short_runs import Cases, assert_refused
 
 TRAINS = "protects what a client trains, and with scenario = 'inference' clients train nothing"
-BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
+BAD: Cases = [
     # Models and cuts.
     ({"cuts": "conv3"}, ("cuts is 'conv3'; allowed with model = 'vgg_small': conv2, conv4, conv6",)),
     ({"weights": "model.pt", "rounds": 1}, ("weights is 'model.pt'; expected 'efficientnet-lite0', or an absolute path",)),
@@ -61,12 +59,7 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
 
 
 def test_what_cannot_work_is_refused_by_name(tmp_path: Path) -> None:
-    for at, (changes, said) in enumerate(BAD):
-        grid, good = LocalGrid(2), inference_experiment(tmp_path / str(at)).to_mapping()
-        with pytest.raises(ConfigError) as caught:
-            run_experiment(grid, Experiment.from_mapping({**good, **changes}))
-        assert all(part in str(caught.value) for part in said), (changes, str(caught.value))
-        assert {kind for kind, _ in grid.sent} <= {"query.partition", "query.setup"}, changes
+    assert_refused(inference_experiment, BAD, tmp_path)
 
 
 GREY = DataCard(10, (1, 28, 28), (0.5,), (0.5,))

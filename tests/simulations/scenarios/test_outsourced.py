@@ -9,14 +9,13 @@ from clients.data.card import DataCard
 from defenses.spec import parse
 from simulations.experiment.experiment import Experiment, scenarios
 from simulations.experiment.scenario import KnownClients
-from simulations.server_app import run_experiment
 from simulations.settings.errors import ConfigError
 from strategies.outsourced.observations import COLLECTION, MODEL, UPLOAD
-from tests.local_grid import LocalGrid
 from tests.simulations.outsourced.test_run import outsourced_experiment
+from tests.simulations.short_runs import Cases, assert_refused
 
 TRAINS = "protects what a client trains, and with scenario = 'outsourced' the server trains"
-BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
+BAD: Cases = [
     # Defences of what is never sent.
     ({"defenses": "DPSGD(target_epsilon=8.0)"}, ("DPSGD(target_epsilon=8.0)", TRAINS, "optimizers such as STAdam")),
     ({"defenses": "PatchShuffle()"}, ("PatchShuffle() protects tokens, which no client sends with scenario = 'outsourced'",)),
@@ -41,12 +40,7 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
 
 
 def test_what_cannot_work_is_refused_by_name(tmp_path: Path) -> None:
-    for at, (changes, said) in enumerate(BAD):
-        grid, good = LocalGrid(2), outsourced_experiment(tmp_path / str(at)).to_mapping()
-        with pytest.raises(ConfigError) as caught:
-            run_experiment(grid, Experiment.from_mapping({**good, **changes}))
-        assert all(part in str(caught.value) for part in said), (changes, str(caught.value))
-        assert not [kind for kind, _ in grid.sent if kind.startswith(("train", "evaluate"))], changes
+    assert_refused(outsourced_experiment, BAD, tmp_path)
 
 
 def check(settings: Experiment, train: int = 48) -> None:

@@ -10,13 +10,12 @@ from timm.models.vision_transformer import VisionTransformer
 from clients.data.card import DataCard
 from simulations.experiment.experiment import Experiment
 from simulations.experiment.scenario import KnownClients
-from simulations.server_app import run_experiment
 from simulations.settings.errors import ConfigError
 from tests.clients.data.table_files import write_census
-from tests.local_grid import LocalGrid
+from tests.simulations.short_runs import Cases, assert_refused
 from tests.simulations.split.test_run import split_experiment
 
-BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
+BAD: Cases = [
     ({"patch-size": 5}, ("patch-size is 5", "allowed: 1, 2, 4, 7, 14", "28 x 28")),
     ({"heads": 3}, ("heads is 3", "allowed: 1, 2, 4, 8, 16", "width = 16")),
     ({"edge-blocks": 2}, ("edge-blocks is 2", "allowed: 0 to 1, below depth")),
@@ -56,12 +55,7 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
 
 
 def test_what_cannot_work_is_refused_by_name(tmp_path: Path) -> None:
-    for at, (changes, said) in enumerate(BAD):
-        grid, good = LocalGrid(2), split_experiment(tmp_path / str(at)).to_mapping()
-        with pytest.raises(ConfigError) as caught:
-            run_experiment(grid, Experiment.from_mapping({**good, **changes}))
-        assert all(part in str(caught.value) for part in said), (changes, str(caught.value))
-        assert not [kind for kind, _ in grid.sent if kind.startswith(("train", "evaluate"))], changes
+    assert_refused(split_experiment, BAD, tmp_path)
 
 
 def clients_with(shape: tuple[int, int, int], sizes: tuple[int, int] = (48, 15)) -> KnownClients:
@@ -106,7 +100,7 @@ def test_pretrained_weights_reach_both_halves_before_anything_is_trained(tmp_pat
 SPLIT = {"scenario": "split", "model": "vit"}
 TABLE = {"scenario": "split", "model": "difm", "dataset": "census", "smashed-attacks": "FieldReading()"}
 FACES = SPLIT | {"dataset": "celeba:all"}
-REFUSED: list[tuple[dict[str, Any], tuple[str, ...]]] = [
+REFUSED: Cases = [
     (TABLE | {"smashed-attacks": "TokenDecoder()"}, ("smashed-attacks: TokenDecoder() does not attack a table", "FieldReading")),
     (TABLE | {"dataset": "mnist-5k", "model": "vit", "patch-size": 7}, ("FieldReading() does not attack images",)),
     (TABLE | {"image-size": 8}, ("image-size is 8; allowed with dataset = 'census', a table: unset",)),

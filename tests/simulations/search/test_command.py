@@ -128,8 +128,6 @@ def test_a_search_goes_on_with_other_workers_and_with_nothing_else(tmp_path: Pat
     resume, before = ("--resume", str(out), "-s"), lines_of(out)
     for setting, why in (
         ("candidates=4", "leave out CONFIG, --out and every -s but workers"),
-        ("images=3", "leave out CONFIG, --out and every -s but workers"),
-        ("worker=4", "leave out CONFIG, --out and every -s but workers"),
         ("workers=-1", "workers is -1; allowed: at least 0"),
     ):
         code, told = search(*resume, setting)

@@ -74,7 +74,6 @@ def trained(model: nn.Module) -> nn.Module:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_gradients_and_their_similarities_are_those_of_a_loop_over_examples(name: str) -> None:
-    """With the first points of the paths given as gradients, and without."""
     model = MODELS[name]().double()
     ExampleGradients(model.float()).verify((3, 32, 32), 5)
     engine = ExampleGradients(model.double())

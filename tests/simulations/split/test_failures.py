@@ -95,9 +95,6 @@ def test_when_all_clients_fail_the_run_stops_and_says_why(tmp_path: Path) -> Non
         rows_of(settings, on("train.step", raising, first=0))
 
 
-# A trained client half ---------------------------------------------------------------------------------------------------
-
-
 class Deaf(LocalGrid):
     """Messages of a type, or one step of training, never reach client 1."""
 
@@ -185,9 +182,6 @@ def test_an_update_that_cannot_be_used_is_not_averaged(tmp_path: Path) -> None:
     )
     failed = [(row["client"], row["message"].partition(": ")[0]) for row in rows if row["status"] == "failed"]
     assert sorted(failed) == [(client, "train.collect") for client in (1, 2, 3)]
-
-
-# Evaluation and audit ----------------------------------------------------------------------------------------------------
 
 
 JUDGED: list[tuple[str, dict[str, int], Break, str]] = [

@@ -66,7 +66,6 @@ def vectors(
 
 @pytest.mark.long
 def test_accuracy_loss_and_correlation_are_those_of_all_labels(vectors: tuple[list[dict[str, Any]], Wire]) -> None:
-    """By hand, from the logits on the wire and the lists of the data set."""
     rows, wire = vectors
     assert not [row for row in rows if row["status"] in ("failed", "refused")]
     mine = {at: tensors_of(request, "indices")["test"] for at, request, _ in wire.of("query.setup")}

@@ -70,9 +70,6 @@ def golden(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return Golden(settings, rows_of(settings, wire), wire)
 
 
-# Rows --------------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.essential
 def test_every_pipeline_has_rows_of_every_kind(golden: Golden) -> None:
     rows = golden.rows
@@ -113,9 +110,6 @@ def test_a_transformer_without_positions_does_not_notice_a_shuffle_within_images
         assert all(abs(a - b) > 1e-4 for a, b in zip(plain, batch, strict=True))
 
 
-# Batches in a message ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.long
 def test_batches_in_a_message_change_no_number_that_a_client_sends(tmp_path: Path) -> None:
     """Tokens, examples and what a shuffle mixes, in training and at inference, which has 40 images a client here.
@@ -141,9 +135,6 @@ def test_batches_in_a_message_change_no_number_that_a_client_sends(tmp_path: Pat
         one, four = ([row["value"] for row in rows if row["metric"] == metric and not row["round"]] for rows in found)
         assert one == pytest.approx(four, abs=1e-5)
     assert values(found[0], "train-loss") != values(found[1], "train-loss")
-
-
-# The wire ----------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, repr=False)
@@ -251,9 +242,6 @@ def test_orders_are_sent_only_to_an_attack_that_asks(tmp_path: Path, monkeypatch
         assert torch.equal(in_order.flatten(), torch.arange(order.numel()))
         assert torch.equal(features, clean.flatten(0, 1)[order])
         assert not torch.equal(features, clean)
-
-
-# The server's own examples -----------------------------------------------------------------------------------------------
 
 
 def attacked_tokens(wire: Wire, settings: Experiment, part: str) -> list[bool]:

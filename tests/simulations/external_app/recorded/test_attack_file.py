@@ -174,7 +174,6 @@ def test_classes_that_the_server_knows_are_on_the_card_and_in_the_observation(fi
 
 
 def test_the_truth_never_reaches_the_attack(files: Path, tmp_path: Path) -> None:
-    """Another truth, and none: the same guesses, other scores."""
     save_file({"images": torch.rand(1, 1, 28, 28)}, tmp_path / "other")
     seen = []
     for name, truth in (("a", files / "truth"), ("b", tmp_path / "other"), ("c", None)):

@@ -96,7 +96,6 @@ def test_numbers_of_a_recording_that_are_none_blame_no_setting(tmp_path: Path) -
 
 
 def test_replies_that_cannot_be_used_are_told_and_the_others_are_attacked(tmp_path: Path) -> None:
-    """One holds NaN, of another the recorder dropped the arrays."""
     folder, out = record(tmp_path, nodes=3), tmp_path / "out"
     path = folder / "round-0001" / "train-0001-0.safetensors"
     with safe_open(path, framework="pt") as file:

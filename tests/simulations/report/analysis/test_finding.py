@@ -13,7 +13,16 @@ from simulations.report.analysis.finding import findings_of
 from simulations.report.analysis.run import read_run
 from simulations.report.analysis.sentences import in_plain_words, recommendation
 from simulations.runtime.findings import print_findings
-from tests.simulations.report.report_run import INVERSION, PIPELINES, demo_rows, row, study_of, write_run
+from tests.simulations.report.report_run import (
+    INVERSION,
+    MEMBERS,
+    PIPELINES,
+    demo_rows,
+    member_rows,
+    row,
+    study_of,
+    write_run,
+)
 
 ROWS = demo_rows()
 
@@ -63,6 +72,13 @@ def test_json_has_the_same_numbers(tmp_path: Path) -> None:
     assert (mixed["difference"]["under"], mixed["difference"]["without"]) == ([0, 16], [16, 16])
     accuracy = found[1]["accuracy"]
     assert (accuracy["mean"], accuracy["change"]) == (pytest.approx(0.9), pytest.approx(-0.05))
+
+
+def test_members_found_are_of_the_attack_with_the_highest_rate() -> None:
+    others = member_rows("", 0.6, (0.55, 0.65), attack="ShadowModels()")
+    others[1] |= {"value": 0.375, "ci_high": 0.4}
+    (line,) = findings_of(study_of(member_rows("", 0.7, (0.65, 0.75)) + others), {})
+    assert (line.membership.attack, line.membership_rate.attack) == (MEMBERS, "ShadowModels()")
 
 
 def test_an_attribute_is_a_message_of_its_own_and_all_cuts_come_before_probes() -> None:
