@@ -1,4 +1,4 @@
-"""Scripts as they are run: each as a process of its own at a small size, twice, where the second run computes nothing again."""
+"""Scripts as they are run, at a small size and twice; and a slice of the replies that those of docs/reliability.md spoil."""
 
 import logging
 import subprocess

@@ -144,7 +144,7 @@ def test_no_attack_says_anything_of_the_data_of_a_canary_client(tmp_path: Path) 
 
 
 @pytest.mark.long
-def test_rows_cards_and_the_page_name_the_neighbours_of_an_epsilon(tmp_path: Path) -> None:
+def test_rows_and_cards_name_the_neighbours_of_an_epsilon(tmp_path: Path) -> None:
     """Some 80 examples a client; with batches of 16 the second pipeline reports 320."""
     replaced = "DPSGD(noise_multiplier=2.0)"
     hidden = "DPSGD(noise_multiplier=2.0, neighbours='add-or-remove', sample_rate=0.05)"

@@ -1,4 +1,4 @@
-"""Own models and own data on the command line: the command refuses bad code in one error, before any work."""
+"""Own models and own data on the command line: a run audits them, and bad code is refused in one error before any work."""
 
 import json
 import sys
