@@ -20,14 +20,13 @@ from typer.testing import CliRunner
 from clients.flower_private import act_as_task
 from clients.wire.records import MAX_REASON, reason_of
 from clients.wire.texts import log_plainly, one_line, plain, shortened
-from simulations.catalogue import SECTIONS
 from simulations.cli import app
 from simulations.console import progress
 from simulations.console.command_line import errors
 from simulations.console.progress import Display
 from simulations.console.results import print_json, table, terminal_for
 from simulations.console.terminal import Terminal
-from tests.simulations.commands import fedveil, refused
+from tests.simulations.commands import refused
 
 COMMANDS = typer.main.get_command(app).commands
 
@@ -164,11 +163,3 @@ def test_the_module_of_the_command_line_is_a_command_too() -> None:
     assert shown.stdout.startswith(b"fedveil ")
     done = subprocess.run([sys.executable, "-m", "simulations.cli", "nothing"], capture_output=True, check=False)
     assert (done.returncode, b"No such command" in done.stderr) == (2, True)
-
-
-def test_all_sections_are_listed_or_the_one_that_is_named() -> None:
-    (code, every), (_, one) = fedveil("list"), fedveil("list", "attacks")
-    assert code == 0
-    assert all(text in every for text in (*SECTIONS, "VisualMixer", "default of split: 'vit'"))
-    assert ("DLG" in one, "VisualMixer(" in one) == (True, False)
-    assert f"known: {', '.join(SECTIONS)}" in refused("list", "attack-s")
