@@ -109,6 +109,7 @@ def test_correct_mechanisms_are_not_refuted_and_bugs_are_by_the_view_that_shows_
 def test_findings_have_level_claim_bound_and_gap(audited: Audited) -> None:
     found, shown = {one["defense"]: one for one in read_run(audited.directory).to_json()}, shown_of(audited)
     assert json.dumps(found)
+    assert audited.report.is_file()
     assert found[""]["epsilon"] is None
     for defense, one in shown.items():
         mine = found[defense]["epsilon"]

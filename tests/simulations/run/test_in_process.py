@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 import torch
+from flwr.app import Context, Message, RecordDict
 
 import simulations
 from simulations import server_app
 from simulations.experiment.experiment import Experiment
 from simulations.run_folder.run_directory import RunDirectory
+from simulations.runtime.local_grid import FIRST_NODE, LocalGrid
 from simulations.server_app import SHARE, Throttle
 from simulations.settings.errors import ConfigError
 from tests.lines import read_lines
@@ -118,6 +120,14 @@ def test_temporary_files_of_an_audit_have_their_own_folder(tmp_path: Path, monke
     assert Path(folder).name.startswith("fedveil-run-")
     assert Path(folder).is_dir()
     assert (os.environ.get("TMPDIR"), tempfile.gettempdir()) == before
+
+
+def test_a_client_app_that_raises_answers_with_an_error() -> None:
+    def broken(message: Message, context: Context) -> Message:
+        raise OSError("disk full")
+
+    reply = LocalGrid(1, app=broken).answer(Message(RecordDict(), FIRST_NODE, "train"))
+    assert reply.error.reason == "OSError: disk full"
 
 
 def test_arguments_of_another_kind_are_refused_by_name(tmp_path: Path) -> None:

@@ -149,11 +149,13 @@ def test_a_small_run_is_resumed_after_a_kill_and_refuses_other_settings_and_a_se
         run_experiment(LocalGrid(3), settings.but(resume=True, batch_size=8))
 
 
-def test_further_columns_and_times_are_kept(tmp_path: Path) -> None:
+def test_two_writers_are_refused_and_further_columns_and_times_are_kept(tmp_path: Path) -> None:
     settings, config = experiment(tmp_path / "run"), tmp_path / "run" / "config.json"
 
     def written(resume: bool) -> dict[str, Any]:
         run = RunDirectory.open(tmp_path / "run", settings.but(resume=resume))
+        with pytest.raises(ConfigError, match="another run is still writing"):
+            RunDirectory.open(tmp_path / "run", settings)
         if not resume:
             task = settings.plan(settings.pipelines[0]).at(1)
             run.row(task, metric="bytes-uploaded", value=7.0, releases=3)

@@ -9,7 +9,7 @@ import pytest
 from attacks.metrics.names import Role
 from simulations.external_app.recorded.command import of_rows
 from simulations.report.analysis.finding import Finding, findings_of
-from simulations.report.analysis.message import Message
+from simulations.report.analysis.message import Message, judge
 from simulations.report.analysis.run import ReadRun
 from simulations.report.analysis.verdict import Verdict
 from simulations.report.sections.external_app import RECORDED, recording
@@ -89,6 +89,7 @@ def test_few_candidates_allow_no_verdict_however_many_are_found() -> None:
     line = lines(attacked(16, 16, n=16, chance=0.9))[0]
     assert verdict(line).verdict is Verdict.UNKNOWN
     assert "could not be judged" in " ".join(line.all_caveats)
+    assert judge([]) == []
 
 
 def test_upper_bounds_decide_nothing_and_are_not_counted_among_those_tried() -> None:

@@ -16,12 +16,12 @@ from simulations.report.drawing.chart import WIDTH, Axis, Chart, Point, Stroke, 
 from simulations.report.drawing.looks import COLORS, MARKERS, SHADES, Look, looks
 from simulations.report.drawing.picture_index import Picture
 from simulations.report.drawing.pictures import Embedder, grids
-from simulations.report.drawing.plots import MOST_TICKS, DotRow, curves, epsilons, plane, rows_of_dots
+from simulations.report.drawing.plots import MOST_TICKS, DotRow, curves, epsilons, over_rounds, plane, rows_of_dots
 from simulations.report.page.templates import macros, read
 from simulations.report.studies.score import Score
 from simulations.report.text import short_names
 from strategies.federated.shown_epsilon import ShownEpsilon
-from tests.simulations.report.report_run import PIPELINES, demo_rows, study_of
+from tests.simulations.report.report_run import INVERSION, PIPELINES, attack_rows, demo_rows, study_of
 
 CSS = read("style.css")
 DP = ("DPSGD(target_epsilon=8.0)", "DPSGD(target_epsilon=2.0)")
@@ -101,6 +101,13 @@ def test_the_plane_joins_dp_sgd_in_order_of_epsilon_and_shows_what_the_summary_s
     point = names["No defence"]
     assert [(point.x, point.low), (point.x, point.high)] in whiskers
     assert all(chart.across.low <= x <= chart.across.high for of in whiskers for x, _ in of)
+
+
+def test_images_identified_are_drawn_over_three_attacked_rounds_or_more() -> None:
+    rows = [one | {"round": at} for at in (1, 2, 4) for one in attack_rows(PIPELINES[1]) if one["round"] == 1]
+    ((_, chart),) = over_rounds(study_of(rows), looks(PIPELINES))
+    assert {one.tip for one, _ in chart.points} == {f"Mixer, round {at}: 0.0 % by {INVERSION}" for at in (1, 2, 4)}
+    assert over_rounds(study_of(attack_rows(PIPELINES[1])), looks(PIPELINES)) == []
 
 
 def test_a_single_round_and_a_long_run_can_be_read() -> None:

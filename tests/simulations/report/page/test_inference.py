@@ -171,6 +171,8 @@ def test_each_cut_has_its_own_numbers_and_verdicts() -> None:
     assert bytes_of_queries == [[2000, 500, 500, 2000], [1000, 250, 250, 1000]]
     assert plain == [[2000] * 4, [1000] * 4]
     assert (first.study.cut, second.study.cut) == CUTS
+    (served,) = studied([one for defense in PIPELINES for one in service(defense, CUTS[0], 0.9)])
+    assert len(tables(edge_cloud_inference(served, findings_of(served, {})))) == 2, "no query was attacked"
 
 
 def test_an_adversary_that_reads_nothing_without_a_defence_proves_nothing_about_one() -> None:

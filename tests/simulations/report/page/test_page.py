@@ -171,6 +171,12 @@ def test_a_missing_part_costs_only_itself(tmp_path: Path) -> None:
         assert [f"{name} is missing" in found.text for name in parts[:2]] == [name in missing for name in parts[:2]]
 
 
+def test_a_configuration_that_is_no_json_costs_a_note(tmp_path: Path) -> None:
+    directory = write_run(tmp_path, SMALL)
+    (directory / "config.json").write_text("{")
+    assert "config.json is not JSON" in Page(write_report(directory).read_text(encoding="utf-8")).text
+
+
 def test_a_report_is_the_same_each_time_and_written_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = write_run(tmp_path, SMALL, pictures=PICTURES[:3])
 
