@@ -20,7 +20,7 @@ def test_attacks_without_a_score_are_those_that_failed_on_everything(tmp_path: P
                 "value": 6.0,
                 "n": 4,
                 "failures": 4,
-                "card": {"attack_failures": ["found 0 of 4 examples"]},
+                "card": {"attack_failures": ["found 0 of 4 examples"], "in_vain": True},
             },
             False,
         ),
