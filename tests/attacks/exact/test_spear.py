@@ -72,7 +72,8 @@ def test_sampling_needs_as_many_samples_as_theory_says() -> None:
     enough = Spear(search="samples", max_samples=math.ceil(8 * samples_by_theory(seen, images)))
     assert solving.largest_error(enough(seen, solving.stream()), images) < 1e-3
     few = Spear(search="samples", max_samples=1)(drawn(20, 200), solving.stream())
-    assert "of 20 examples in" in few.failure
+    assert "found 0 of 20 examples in" in few.failure
+    assert few.found == 0, "a search in vain is a result"
     # Why sampling alone ends near batch 20: more than the default samples, whatever the precision.
     assert samples_by_theory(drawn(24, 200), drawings(24)) > Spear().max_samples
 
