@@ -8,7 +8,6 @@ from torch import Tensor
 
 from attacks.assignment import assigned
 
-Seams = tuple[tuple[Tensor, Tensor, Tensor], list[tuple[int, Tensor, Tensor, bool]]]
 FEW = 4
 """Windows of at most so many pixels are solved by trying every order."""
 
@@ -31,7 +30,7 @@ def place_pixels(plane: Tensor, windows: list[Tensor], sweeps: int) -> tuple[flo
     """
     rows, columns = plane.shape
     pixels = plane.flatten()[:, None].clone()
-    puzzle = _Puzzle((2 * torch.cdist(pixels, pixels, p=1.0)).expand(2, -1, -1), rows, columns)
+    puzzle = _Puzzle(2 * torch.cdist(pixels, pixels, p=1.0), rows, columns)
     before = puzzle.total()
     for sweep in range(sweeps):
         changed = [puzzle.improve(window, inside_only=sweep == 0) for window in windows]
@@ -44,7 +43,7 @@ def place_pixels(plane: Tensor, windows: list[Tensor], sweeps: int) -> tuple[flo
 
 
 class _Puzzle:
-    """Pixels (blocks) in a grid; ``cost[direction, a, b]`` is that of block b right of, or below, block a."""
+    """Pixels (blocks) in a grid; ``cost[a, b]`` is that of a seam between blocks a and b, on either side of it."""
 
     def __init__(self, cost: Tensor, rows: int, columns: int) -> None:
         position = torch.arange(rows * columns).view(rows, columns)
@@ -55,7 +54,7 @@ class _Puzzle:
             torch.stack([position[:-1].flatten(), position[1:].flatten()]),
         ]
         self.columns, self.rows = columns, rows
-        self.known: dict[int, Seams] = {}
+        self.known: dict[int, tuple[Tensor, Tensor]] = {}
         self.step = 0
         self.moved = torch.zeros(rows * columns, dtype=torch.int64)
         """The step in which the block at a position was last exchanged."""
@@ -64,7 +63,7 @@ class _Puzzle:
 
     def total(self) -> float:
         """Sum over all seams."""
-        return sum(float(self.cost[d, self.block[a], self.block[b]].sum()) for d, (a, b) in enumerate(self.pairs))
+        return sum(float(self.cost[self.block[a], self.block[b]].sum()) for a, b in self.pairs)
 
     def improve(self, window: Tensor, inside_only: bool) -> bool:
         """Gives the window the best order that is tried; whether it changed. Where nothing changed since it stayed, it stays."""
@@ -75,77 +74,64 @@ class _Puzzle:
             if int(self.moved[reach].max()) <= since:
                 return False
         current = self.block[window]
-        inner, outer = self._seams(window)[0], self._outer(window)
-        if inside_only:
-            outer = torch.zeros_like(outer)
+        inner, (inside, around) = self._seams(window)
+        outer = torch.zeros(
+            len(window), len(window)
+        )  # (k positions, k blocks): cost of the seams to what lies around now
+        if not inside_only:
+            outer.index_add_(0, inside, self.cost[current[None], self.block[around, None]])
         orders = self._orders(current, inner, outer)
         held = current[orders]  # (orders, k): the block at each position of the window
         costs = outer[torch.arange(len(window)), orders].sum(1)
-        direction, a, b = inner
-        costs = costs + self.cost[direction, held[:, a], held[:, b]].sum(1)
+        costs = costs + self.cost[held[:, inner[0]], held[:, inner[1]]].sum(1)
         best = int(costs.argmin())
         if not costs[best] < costs[0] - 1e-6:  # the first order is the present one
             if not inside_only:
-                self.settled[first] = (
-                    self.step,
-                    torch.cat([window, *(around for _, _, around, _ in self._seams(window)[1])]),
-                )
+                self.settled[first] = (self.step, torch.cat([window, around]))
             return False
         self.block[window] = held[best]
         self.moved[window] = self.step
         return True
 
-    def _outer(self, window: Tensor) -> Tensor:
-        """Cost (k positions, k blocks) of the seams to what lies around the window now."""
-        current, costs = self.block[window], torch.zeros(len(window), len(window))
-        for direction, inside, around, comes_after in self._seams(window)[1]:
-            cost, beside = self.cost[direction], self.block[around, None]
-            costs.index_add_(0, inside, cost[current[None], beside] if comes_after else cost[beside, current[None]])
-        return costs
+    def _seams(self, window: Tensor) -> tuple[Tensor, Tensor]:
+        """Seams inside, and those to what lies around, (2, seams) each.
 
-    def _seams(self, window: Tensor) -> Seams:
-        """Seams inside, and those to what lies around.
-
-        Inside: direction, and the positions in the window before and after the seam, (seams,) each. Around: direction, positions
-        in the window and outside, and whether the latter come after. Both depend on the window alone, and are found once.
+        Inside: the positions in the window before and after the seam. Around: positions in the window and outside. Both depend on
+        the window alone, and are found once.
         """
         first = int(window[0])
         if first not in self.known:
             number = torch.full((self.rows * self.columns,), -1)
             number[window] = torch.arange(len(window))
             inner, outer = [], []
-            for direction, (before, after) in enumerate(self.pairs):
+            for before, after in self.pairs:
                 a, b = number[before], number[after]
-                within = (a >= 0) & (b >= 0)
-                inner.append(torch.stack([torch.full_like(a[within], direction), a[within], b[within]]))
-                out, into = (a >= 0) & ~within, (b >= 0) & ~within
-                outer += [(direction, a[out], after[out], True), (direction, b[into], before[into], False)]
-            directions, befores, afters = torch.cat(inner, 1)
-            self.known[first] = ((directions, befores, afters), outer)
+                within, out, into = (a >= 0) & (b >= 0), (a >= 0) & (b < 0), (b >= 0) & (a < 0)
+                inner.append(torch.stack([a[within], b[within]]))
+                outer += [torch.stack([a[out], after[out]]), torch.stack([b[into], before[into]])]
+            self.known[first] = torch.cat(inner, 1), torch.cat(outer, 1)
         return self.known[first]
 
-    def _orders(self, current: Tensor, inner: tuple[Tensor, Tensor, Tensor], outer: Tensor) -> Tensor:
+    def _orders(self, current: Tensor, inner: Tensor, outer: Tensor) -> Tensor:
         """Orders (m, k) to try; order[i] is which of the window's present blocks goes to position i."""
         k = len(current)
         if k <= FEW:
             return _all_orders(k)
-        around, (direction, a, b) = outer.clone(), inner
-        around.index_add_(0, a, self.cost[direction[:, None], current[None], current[b, None]])
-        around.index_add_(0, b, self.cost[direction[:, None], current[a, None], current[None]])
+        around, (a, b) = outer.clone(), inner
+        around.index_add_(0, a, self.cost[current[None], current[b, None]])
+        around.index_add_(0, b, self.cost[current[a, None], current[None]])
         swapped = torch.arange(k)
         p, q = divmod(int(self._swap_gains(around, current, inner).argmin()), k)
         swapped[p], swapped[q] = q, p
         return torch.stack([torch.arange(k), swapped, assigned(around)])
 
-    def _swap_gains(self, around: Tensor, current: Tensor, inner: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+    def _swap_gains(self, around: Tensor, current: Tensor, inner: Tensor) -> Tensor:
         """What every swap of two blocks adds to the cost, (k, k); ``around``: cost of each block at each position now."""
         stay = around.diagonal()
         added = around + around.T - stay[:, None] - stay[None]
-        direction, a, b = inner
-        first, second = current[a], current[b]
-        # Between neighbours the seam itself turns around, where ``around`` has either block beside itself.
-        turned = self.cost[direction, second, first] + self.cost[direction, first, second]
-        turned = turned - self.cost[direction, first, first] - self.cost[direction, second, second]
+        a, b = inner
+        # Between neighbours the seam itself turns around, where ``around`` has either block beside itself, at no cost.
+        turned = 2 * self.cost[current[a], current[b]]
         added[a, b] += turned
         added[b, a] += turned
         return added
