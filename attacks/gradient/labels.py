@@ -8,7 +8,7 @@ from attacks.base import Attack
 from attacks.gradient.trial_gradients.matching import attackable, count_classes
 from attacks.guesses import Labels
 from attacks.observations import AttackError, ClientUpdate, require_trained
-from defenses.checks import algorithm, examples_field
+from defenses.checks import Examples, algorithm
 from defenses.module_calls import calls_of
 from defenses.tensors import ImageShape, Update
 
@@ -24,7 +24,7 @@ class LabelInference(Attack[ClientUpdate, Labels], guesses="labels"):
     source = "Zhao 2020 (iDLG), Eq. 3-6; Wainakh 2022 (LLG), Algorithm 1"
     threat = "global model, one update, its number of examples and learning rate; no labels, no auxiliary data"
 
-    max_labels: int = examples_field(1024)
+    max_labels: Examples = 1024
 
     def attack_one(self, observation: ClientUpdate, generator: torch.Generator) -> Labels:
         """Guess ``num_examples`` classes; deterministic."""

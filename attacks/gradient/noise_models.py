@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from attacks.base import Knowledge, learned_field
-from attacks.gradient.inversion import GradientInversion
+from attacks.gradient.inversion import GradientInversion, Minimiser
 from attacks.gradient.inversion_loop import Stage, step_decay_stages
 from attacks.gradient.trial_gradients.finite_difference import DifferencedMatching
 from attacks.gradient.trial_gradients.local_steps import LocalSGD, weight_path
@@ -18,7 +18,7 @@ from attacks.gradient.trial_gradients.matching import GradientMatching
 from attacks.guesses import Reconstruction
 from attacks.observations import AttackError, ClientUpdate, trained_parameters
 from defenses.base import UpdateDefense
-from defenses.checks import algorithm, scale_field, share_field, steps_field
+from defenses.checks import ScaleOrNone, ShareOrNone, StepsOrNone, algorithm
 from defenses.tensors import Update
 from defenses.updates.client_dp import ClientDP
 from defenses.updates.flower_mods import FlowerLocalDP
@@ -69,16 +69,16 @@ class NoiseModelInversion(
     threat = "as GradientInversion, and the law and strength of the noise"
 
     cost: str = "l2"
-    optimizer: str = "lbfgs"
+    optimizer: Minimiser = "lbfgs"
     signed: bool = False
     learning_rate: float = 1.0
     iterations: int = 400
     total_variation: float = 0.0
     step_decay: bool = False
     line_search: bool = True
-    noise_std: float = scale_field(0.0, zero=True)
-    step_noise_std: float = scale_field(0.0, zero=True)
-    adam_iterations: int = steps_field(400, 0)
+    noise_std: ScaleOrNone = 0.0
+    step_noise_std: ScaleOrNone = 0.0
+    adam_iterations: StepsOrNone = 400
 
     def card(self) -> dict[str, int | str]:
         """As ``GradientInversion``, of both searches."""
@@ -203,7 +203,7 @@ class MaskedInversion(GradientInversion):
     iterations: int = 600
     total_variation: float = 1e-2
     prior_decay: bool = True
-    pruned_fraction: float = share_field(0.0)
+    pruned_fraction: ShareOrNone = 0.0
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """The attack for the pipeline's pruning and what follows it."""

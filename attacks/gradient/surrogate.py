@@ -12,7 +12,7 @@ from attacks.gradient.trial_gradients.finite_difference import DifferencedMatchi
 from attacks.gradient.trial_gradients.matching import GradientMatching, MatchingProblem, Statistics
 from attacks.guesses import Reconstruction
 from attacks.observations import Aggregate, AttackError, ClientUpdate, Probe, TrainingUpdate
-from defenses.checks import algorithm, require, share_field
+from defenses.checks import ShareOrNone, algorithm, require
 from defenses.tensors import Update
 
 ONE_STEP = (Probe, Aggregate)
@@ -50,7 +50,7 @@ class SurrogateMatching(GradientInversion, observes=TrainingUpdate):
     prior_decay: bool = True
     max_images: int = 50
     max_unrolled_steps: int = 0
-    alpha: float = share_field(0.5)
+    alpha: ShareOrNone = 0.5
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -367,7 +367,7 @@ REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
     ({"neighbours": ADD_OR_REMOVE}, "sample_rate is None; allowed: a number from 1e-06 to 1"),
     ({**PUBLIC, "sample_rate": 1.5}, "sample_rate is 1.5; allowed: a number from 1e-06 to 1"),
     ({"sample_rate": 0.1}, "sample_rate is 0.1; allowed: None with neighbours='replace-one'"),
-    ({"accountant": "gdp"}, "accountant is 'gdp'; allowed: pld | rdp"),  # no bound
+    ({"accountant": "gdp"}, "accountant is 'gdp'; allowed: 'pld' or 'rdp'"),  # no bound
 )
 
 

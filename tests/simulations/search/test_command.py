@@ -42,7 +42,7 @@ def tiny(out: Path, *settings: str) -> tuple[int, str]:
 BAD = [
     ("candidate=3", "setting 'candidate'"), ("objective=measured", "unknown setting 'objective'"),
     ("privacy-score=paper", "unknown setting 'privacy-score'"),
-    ("candidates=0", "candidates is 0; allowed: at least 1, at most 127550"),
+    ("candidates=0", "candidates is 0; allowed: a whole number from 1 to 127550"),
     ("accuracy-threshold=-0.5", "accuracy-threshold is '-0.5'; allowed: 'auto' and numbers from -10 to -1"),
     ("accuracy-threshold=-85", "the paper's -85 is a sum over 63 images"),
     ("accuracy-threshold=low", "accuracy-threshold is 'low'; allowed: 'auto' and numbers from -10 to -1"),
@@ -139,7 +139,7 @@ def test_a_search_goes_on_with_other_workers_and_with_nothing_else(tmp_path: Pat
         ("candidates=4", "leave out CONFIG, --out and every -s but workers"),
         ("images=3", "leave out CONFIG, --out and every -s but workers"),
         ("worker=4", "leave out CONFIG, --out and every -s but workers"),
-        ("workers=-1", "workers is -1; allowed: at least 0"),
+        ("workers=-1", "workers is -1; allowed: a whole number from 0"),
     ):
         code, told = search(*resume, setting)
         assert (code, why in told) == (2, True), told
