@@ -50,7 +50,7 @@ BAD = [
     ("dataset=celeba:all", "whose examples have several labels each; allowed: data sets with one class for an image"),
     ("dataset=cifar10", "set data-dir to the directory that holds it\n"), ("model=resnet", "model"),
     ("images=100000", "images is 100000, and"), ("semi-share=1.0", "0 of the"),
-    ("learning-rate=1e9", "learning-rate is 1000000000.0; allowed: at least "),
+    ("learning-rate=1e9", "learning-rate is 1000000000.0; allowed: a number from "),
 ]  # fmt: skip
 
 
