@@ -391,7 +391,7 @@ def test_a_file_or_folder_that_cannot_be_trusted_is_refused_not_replaced(tmp_pat
     with pytest.raises(SecretError, match="can be read by others"):
         kept_secret(path)
     path.chmod(0o600)
-    for damaged in ("abc", "zz" * 32, ""):
+    for damaged in ("abc", "zz" * 32, "", secret[:-2], secret + "00"):
         path.write_text(damaged)
         with pytest.raises(SecretError, match="is damaged"):
             kept_secret(path)
