@@ -18,12 +18,13 @@ from attacks.normalisation import normalise
 from clients.federated.client import LocalClient
 from clients.flower_private import SIMULATION_WORKER
 from clients.messages.node import answers_of, draws_from_seed, draws_of
-from clients.secrets.draws import MOST_NOTES, Draws, ForgottenError, Notebook, SecretError, kept_secret
+from clients.secrets.draws import MOST_NOTES, Draws, ForgottenError, Notebook, SecretError, digest_of, kept_secret
 from clients.secrets.policy import AnswerPolicy, allowed_pipelines
 from clients.split.training import SplitClient
 from clients.task.local_data import LocalData
 from clients.task.task import Task
 from clients.wire.records import tensors_of, to_record
+from defenses.base import Batch
 from defenses.pipeline import Pipeline
 from defenses.random_draws import generator_for
 from defenses.spec import parse
@@ -351,6 +352,21 @@ def test_a_message_names_no_folder_and_no_file_of_a_node(tmp_path: Path) -> None
     assert len(told) == 2
     pinned = Asked(tmp_path / "secrets", **{"data-dir": str(tmp_path)})
     assert not pinned("query.setup", TASK.but(data_dir="/no/such/folder"), INDICES).has_error()
+
+
+def test_kept_draws_are_of_these_examples_and_defences_alone() -> None:
+    images, targets = torch.zeros(2, 1, 3, 3), torch.eye(2)
+    batch, other = Batch(images, targets), images.clone()
+    other[1, 0, 2, 2] = 1.0
+    assert digest_of(Batch(images.clone(), targets.clone()), "Blur()") == digest_of(batch, "Blur()")
+    digests = {
+        digest_of(batch, "Blur()"),
+        digest_of(batch, "Blur(std=2.0)"),
+        digest_of(Batch(other, targets), "Blur()"),
+        digest_of(Batch(images.view(2, 3, 1, 3), targets), "Blur()"),
+        digest_of(Batch(images, targets.flip(0)), "Blur()"),
+    }
+    assert len(digests) == 5
 
 
 def test_it_is_made_once_with_256_bits_for_its_owner_alone(tmp_path: Path) -> None:
