@@ -67,7 +67,7 @@ STATED: list[tuple[str, str, Any, Any]] = [
     # What a method needs, such as two examples for a mean of several.
     ("ClassGAN", "batch_size", 2, 1), ("TokenDecoder", "batch_size", 2, 0), ("AttributeInference", "batch_size", 2, 1),
     ("FieldReading", "batch_size", 2, 1), ("ImprintLayer", "bins", 2, 1), ("ImprintLayer", "bins", 10**6, 10**6 + 1),
-    ("TrapWeights", "activation", 0.5, 1.0), ("TrapWeights", "activation", 0.5, 0.0), ("RMIA", "num_members", 2, 1),
+    ("RMIA", "num_members", 2, 1),
     ("LiRA", "num_shadows", 2, 1), ("EmbeddingReversal", "learning_rate", 1, 2), ("Spear", "max_samples", 1, 0),
     ("Spear", "search", "samples", "some"), ("InverseNetwork", "training", "static", "never"),
     ("STAdam", "beta", 0.0, 1.0), ("TokenDecoder", "batch_size", 2**20, 2**20 + 2),
