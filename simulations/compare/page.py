@@ -12,14 +12,10 @@ from simulations.report.analysis.message import Message
 from simulations.report.analysis.run import Summary
 from simulations.report.analysis.verdict import rule
 from simulations.report.columns import Column, Shown, Table, change, code, number, over_interval, pill
-from simulations.report.drawing.chart import Axis, Chart, round_values
-from simulations.report.drawing.looks import looks
-from simulations.report.drawing.plots import DotRow, rows_of_dots
 from simulations.report.page.templates import render
-from simulations.report.studies.cell import FOUND
 from simulations.report.studies.plain import OWN_CLIENTS
 from simulations.report.studies.score import Score
-from simulations.report.text import NOTHING, breakable, numbered, percent, percentage, two, whole_percent
+from simulations.report.text import NOTHING, breakable, numbered, percentage, two
 from simulations.run_folder.folder_lock import is_there
 from simulations.settings.errors import ConfigError
 
@@ -146,7 +142,6 @@ def require_page(page: Path) -> None:
 
 def write_comparison(groups: Sequence[Group], page: Path) -> None:
     """Write the page, whole or not at all; links to the runs' own reports are relative to it."""
-    rows = sides(groups)
     context = {
         "title": TITLE,
         "groups": groups,
@@ -154,8 +149,7 @@ def write_comparison(groups: Sequence[Group], page: Path) -> None:
         "adaptive": (),
         "plain_name": OWN_CLIENTS.name,
         "folders": sum(len(group.folders) for group in groups),
-        "table_of_all": every_defence(rows),
-        "seeds": _each_seed(rows),
+        "table_of_all": every_defence(sides(groups)),
         "rule": rule(),
         "next": what_next(groups),
         "links": {folder: _link(folder / "report.html", page) for group in groups for folder in group.folders},
@@ -165,27 +159,6 @@ def write_comparison(groups: Sequence[Group], page: Path) -> None:
         ],
     }
     write_page(page, render("comparison.html", context))
-
-
-def _each_seed(sides: Sequence[Side]) -> Chart | None:
-    """The share of identified images of each seed; None unless a row has several seeds."""
-    faces = looks(list(dict.fromkeys(side.finding.defense for side in sides)))
-    rows = []
-    for side in sides:
-        cell, look = side.finding.strongest, faces[side.finding.defense]
-        share = cell.scores.get(FOUND) if cell else None
-        if share is None:
-            continue
-        defense = look.name if side.finding.defense else side.summary.plain.name
-        name = ", ".join(filter(None, (defense, side.group.name, side.study)))
-        dots = [(value, f"{name}: {percent(value)}, seed {seed}", look.shape) for seed, value in share.by_seed.items()]
-        rows.append(DotRow(name, look, dots, share.ends))
-    if all(len(row.dots) < 2 for row in rows):
-        return None
-    across = Axis("Images identified", 0, 1, round_values(0, 1, 5), whole_percent)
-    return rows_of_dots(
-        rows, across, "One mark per seed", "Share of identified images of each seed, one row per defence"
-    )
 
 
 def _link(report: Path, page: Path) -> str:

@@ -29,7 +29,6 @@ from simulations.report.text import (
     setting,
     signed,
     two,
-    within,
 )
 from strategies.audit.threat_card import ThreatCard
 
@@ -154,13 +153,13 @@ def over_interval(score: Score | None, show: Show, ends: Show | None = None) -> 
     if score is None:
         return Shown(NOTHING)
     mark = dagger(score.status) if ends else ""
-    return Shown(show(score.mean) + mark, (within(score.low, score.high, ends or show),))
+    return Shown(show(score.mean) + mark, (score.within(ends or show),))
 
 
 def change(of: Finding) -> Shown:
     """The change in accuracy, and whether it is the defence's cost."""
     score = of.accuracy.change or Score(None)
-    return Shown(points(score.mean), (within(score.low, score.high, points), of.accuracy.note))
+    return Shown(points(score.mean), (score.within(points), of.accuracy.note))
 
 
 def scored(heading: str, of: Scored, show: Show, ends: Show | None = None, *, optional: bool = False) -> Column:
@@ -227,7 +226,7 @@ def share(score: Score | None, **compared: float | None) -> Shown:
     if score is None:
         return Shown(NOTHING)
     others = (f"{name} {percent(value)}" for name, value in compared.items() if value is not None)
-    return Shown(percent(score.mean), (within(score.low, score.high, percentage), f"n = {score.n}", *others))
+    return Shown(percent(score.mean), (score.within(percentage), f"n = {score.n}", *others))
 
 
 def recognised(cell: Cell) -> Shown:
@@ -244,7 +243,7 @@ def _over_null(cell: Cell) -> Shown:
 def _identified(cell: Cell) -> Shown:
     if not cell.identified:
         return Shown(NOTHING)
-    ends = within(cell.scores[FOUND].low, cell.scores[FOUND].high, percentage)
+    ends = cell.scores[FOUND].within(percentage)
     return Shown(
         " of ".join(map(str, cell.identified)), (f"{ends} %", f"chance {percent(cell.chance)}" if cell.chance else "")
     )

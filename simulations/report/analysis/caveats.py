@@ -8,12 +8,11 @@ from simulations.report.analysis.message import Message, judge
 from simulations.report.analysis.verdict import Verdict
 from simulations.report.studies.cell import FOUND, Cell
 from simulations.report.studies.intervals import LEVEL, by_chance
-from simulations.report.studies.left_out import same_cell
 from simulations.report.studies.messages import MessageSize
 from simulations.report.studies.plain import plain_words
 from simulations.report.studies.score import PARTLY_FAILED
 from simulations.report.studies.stages import names_of
-from simulations.report.studies.study import Study
+from simulations.report.studies.study import Study, same_cell
 from simulations.run_folder.rows import Row
 from strategies.audit.threat_card import KEPT_STATISTICS, Strength
 

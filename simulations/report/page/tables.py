@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from markupsafe import Markup
@@ -67,7 +67,6 @@ from simulations.report.text import (
     times,
     two,
     whole_percent,
-    within,
 )
 from simulations.run_folder.rows import Row
 
@@ -118,9 +117,7 @@ def _by_message(messages: Sequence[Message], show: Callable[[Message], Shown]) -
 def _accuracy(of: Finding) -> Shown:
     accuracy, score = of.accuracy, of.accuracy.deployed
     if score:
-        return Shown(
-            percent(score.mean), (within(score.low, score.high, percentage), accuracy.change_text, accuracy.note)
-        )
+        return Shown(percent(score.mean), (score.within(percentage), accuracy.change_text, accuracy.note))
     return Shown(of.reported.number, (of.reported.detail,)) if of.reported else Shown(NOTHING)
 
 
@@ -321,28 +318,15 @@ def _has_place(row: Row, of_sections: Collection[str]) -> bool:
     return metric.of_training == of_training or metric is COLUMN
 
 
-@dataclass(frozen=True)
-class Tables:
-    """The tables below the first screen; a page leaves out those without rows."""
-
-    cost: Table
-    membership: Table
-    no_membership: Table
-    representatives: Table
-    control: Table
-    failures: Table
-    attacks: Table
-    others: Table
-    cards: Table
-
-    @classmethod
-    def of(cls, study: Study, findings: Sequence[Finding], words: Plain, cards: Cards) -> Tables:
-        """Those of a study."""
-        testing = [cell for cell in study.cells if cell.mean(*MEMBERSHIP.decides) is not None]
-        drawing = [cell for cell in study.cells if any((name, "") in cell.scores for name in CLASS_METRICS)]
-        tried = [cell for cell in study.cells if cell.leading.mean is not None or cell.status != "ok"]
-        others = [cell for cell in tried if cell not in testing and cell not in drawing]
-        return cls(
-            cost(findings), *members(testing, cards), representatives(drawing, cards), control(study, words), failed(study),
-            every_attack(others, cards), other_numbers(study), cards.table("Threat cards"),
-        )  # fmt: skip
+def tables(study: Study, findings: Sequence[Finding], words: Plain, cards: Cards) -> dict[str, Table]:
+    """By name, the tables below the first screen; a page leaves out those without rows."""
+    testing = [cell for cell in study.cells if cell.mean(*MEMBERSHIP.decides) is not None]
+    drawing = [cell for cell in study.cells if any((name, "") in cell.scores for name in CLASS_METRICS)]
+    tried = [cell for cell in study.cells if cell.leading.mean is not None or cell.status != "ok"]
+    others = [cell for cell in tried if cell not in testing and cell not in drawing]
+    telling, chance = members(testing, cards)
+    return {
+        "cost": cost(findings), "membership": telling, "no_membership": chance,
+        "representatives": representatives(drawing, cards), "control": control(study, words), "failures": failed(study),
+        "attacks": every_attack(others, cards), "others": other_numbers(study), "cards": cards.table("Threat cards"),
+    }  # fmt: skip
