@@ -93,7 +93,7 @@ def every_defence(sides: Sequence[Side]) -> Table:
     """A row for each kind and size of message of each side."""
 
     def of_message(show: Callable[[Message], object]) -> Callable[[Line], object]:
-        return lambda row: show(row[1]) if row[1] else NOTHING
+        return lambda row: row[1] and show(row[1])
 
     def defence(row: Line) -> Shown:
         side, first = row[0], (*row[0].finding.every_message[:1], None)[0] is row[1]
@@ -110,10 +110,8 @@ def every_defence(sides: Sequence[Side]) -> Table:
         Column("message", of_message(lambda message: message.title)).opening,
         Column("verdict", of_message(lambda message: pill(message.verdict))),
         number("images", of_message(lambda message: Shown(message.shown or NOTHING, (message.interval,)))),
-        Column("strongest attack", of_message(lambda message: breakable(message.attack or NOTHING))),
-        Column(
-            "against no defence", of_message(lambda message: message.difference.text if message.difference else NOTHING)
-        ),
+        Column("strongest attack", of_message(lambda message: breakable(message.attack) or None)),
+        Column("against no defence", of_message(lambda message: message.difference and message.difference.text)),
         number("accuracy, %", lambda row: over_interval(row[0].finding.accuracy.deployed, percentage)).opening,
         number("change", lambda row: change(row[0].finding)),
         number("ε", epsilon).opening,

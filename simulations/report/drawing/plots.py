@@ -20,8 +20,6 @@ WIDTH, TOP, RIGHT = 350.0, 28.0, 18.0
 """Of a drawing, and the room beside its axes: a phone shows it at about this size, a large screen at up to 1.4 times of it."""
 CHARACTER = 6.5
 """Width of a character of a tick's label, at most."""
-LARGEST = 1e12
-"""Numbers beyond this (a diverged loss, the PSNR of an exact copy) do not stretch an axis."""
 Place = tuple[float, float]
 """x and y."""
 LEAST_ROUNDS = 3
@@ -127,14 +125,6 @@ def whiskers(points: Iterable[Point], look: Look) -> Iterator[Stroke]:
             yield Stroke([(point.x, point.low), (point.x, point.high)], look.color, "whisker")
         if point.x_low is not None and point.x_high is not None:
             yield Stroke([(point.x_low, point.y), (point.x_high, point.y)], look.color, "whisker")
-
-
-def bounds(values: Iterable[float | None], pad: float = 0.08, least: float = 1.0) -> tuple[float, float]:
-    """A domain that holds all finite values, with some margin, never narrower than ``least``."""
-    finite = [value for value in values if value is not None and abs(value) < LARGEST]
-    low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
-    air = max(pad * (high - low), (least - (high - low)) / 2)
-    return low - air, high + air
 
 
 def round_values(low: float, high: float, most: int) -> list[float]:
@@ -243,7 +233,9 @@ def _shown(rounds: Sequence[int], finals: Collection[int]) -> list[float]:
     return [at for at in every if at == int(at) and at not in last and all(end - at >= near for end in last)] + last
 
 
-def share_bounds(values: Sequence[float | None], pad: float = 0.08, least: float = 0.04) -> tuple[float, float]:
-    """``bounds`` of shares, within [0, 1]."""
-    low, high = bounds(values, pad, least)
-    return max(low, 0.0), min(high, 1.0)
+def share_bounds(values: Iterable[float | None], pad: float = 0.08, least: float = 0.04) -> tuple[float, float]:
+    """The part of [0, 1] that holds all of at least one share and ends of intervals, with some margin, not narrow without need."""
+    shares = [min(max(value, 0.0), 1.0) for value in values if value is not None]
+    low, high = min(shares), max(shares)
+    air = max(pad * (high - low), (least - (high - low)) / 2)
+    return max(low - air, 0.0), min(high + air, 1.0)

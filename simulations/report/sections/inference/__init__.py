@@ -74,10 +74,10 @@ def _judged(cut: Cut) -> list[str]:
 
 
 def _answers(cut: Cut, lines: Sequence[Finding]) -> Table:
-    def read(line: Finding, retrained: bool) -> Shown:
+    def read(line: Finding, retrained: bool) -> Shown | None:
         adversary = cut.adversary(line.defense, retrained)
         if adversary is None:
-            return Shown(NOTHING)
+            return None
         shown = _change(None if retrained else adversary.before, adversary.after, percentage, line.defense)
         doubt = cut.doubt(line.defense) if retrained else ""
         return replace(shown, below=("; ".join(filter(None, (*shown.below, doubt))),))

@@ -21,11 +21,11 @@ from simulations.report.drawing.plots import (
     Chart,
     Point,
     Stroke,
-    bounds,
     curves,
     over_rounds,
     plane,
     round_values,
+    share_bounds,
 )
 from simulations.report.page.templates import macros, read
 from simulations.report.studies.score import Score
@@ -46,11 +46,12 @@ def test_what_lies_beyond_an_axis_is_drawn_at_its_edge(value: float, low: float,
     assert Axis("", low, high).share(value) == pytest.approx(expected, abs=1e-9)
 
 
-@given(st.lists(numbers | st.none() | st.just(math.inf) | st.just(math.nan), max_size=5))
-def test_bounds_hold_every_number_that_can_be_drawn(found: list[float | None]) -> None:
-    low, high = bounds(found)
-    assert high - low >= 1 - 1e-9
-    assert all(low <= value <= high for value in found if value is not None and math.isfinite(value))
+@given(st.lists(st.floats(0, 1) | st.none() | st.just(math.inf), max_size=5), st.floats(0, 1))
+def test_bounds_hold_every_share(found: list[float | None], share: float) -> None:
+    low, high = share_bounds([*found, share])
+    assert 0 <= low < high <= 1
+    assert high - low >= 0.02 - 1e-9
+    assert all(low <= value <= high for value in [*found, share] if value is not None and value <= 1)
 
 
 @given(numbers, st.floats(0.01, 1e6), st.integers(4, 8))
