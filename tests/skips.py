@@ -8,7 +8,6 @@ REASONS = (
     "Ray starts no worker from a path with a space",
     "only root gives files away",
     "the superuser may write anywhere",
-    "two runs at once need two cores",
     NOT_BEGUN,
 )
 """How a reason begins or ends."""

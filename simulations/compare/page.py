@@ -12,14 +12,10 @@ from simulations.report.analysis.message import Message
 from simulations.report.analysis.run import Summary
 from simulations.report.analysis.verdict import rule
 from simulations.report.columns import Column, Shown, Table, change, code, number, over_interval, pill
-from simulations.report.drawing.chart import Axis, Chart, round_values
-from simulations.report.drawing.looks import looks
-from simulations.report.drawing.plots import DotRow, rows_of_dots
 from simulations.report.page.templates import render
-from simulations.report.studies.cell import FOUND
 from simulations.report.studies.plain import OWN_CLIENTS
 from simulations.report.studies.score import Score
-from simulations.report.text import NOTHING, breakable, numbered, percent, percentage, two, whole_percent
+from simulations.report.text import NOTHING, breakable, numbered, percentage, two
 from simulations.run_folder.folder_lock import is_there
 from simulations.settings.errors import ConfigError
 
@@ -97,7 +93,7 @@ def every_defence(sides: Sequence[Side]) -> Table:
     """A row for each kind and size of message of each side."""
 
     def of_message(show: Callable[[Message], object]) -> Callable[[Line], object]:
-        return lambda row: show(row[1]) if row[1] else NOTHING
+        return lambda row: row[1] and show(row[1])
 
     def defence(row: Line) -> Shown:
         side, first = row[0], (*row[0].finding.every_message[:1], None)[0] is row[1]
@@ -114,10 +110,8 @@ def every_defence(sides: Sequence[Side]) -> Table:
         Column("message", of_message(lambda message: message.title)).opening,
         Column("verdict", of_message(lambda message: pill(message.verdict))),
         number("images", of_message(lambda message: Shown(message.shown or NOTHING, (message.interval,)))),
-        Column("strongest attack", of_message(lambda message: breakable(message.attack or NOTHING))),
-        Column(
-            "against no defence", of_message(lambda message: message.difference.text if message.difference else NOTHING)
-        ),
+        Column("strongest attack", of_message(lambda message: breakable(message.attack) or None)),
+        Column("against no defence", of_message(lambda message: message.difference and message.difference.text)),
         number("accuracy, %", lambda row: over_interval(row[0].finding.accuracy.deployed, percentage)).opening,
         number("change", lambda row: change(row[0].finding)),
         number("ε", epsilon).opening,
@@ -146,7 +140,6 @@ def require_page(page: Path) -> None:
 
 def write_comparison(groups: Sequence[Group], page: Path) -> None:
     """Write the page, whole or not at all; links to the runs' own reports are relative to it."""
-    rows = sides(groups)
     context = {
         "title": TITLE,
         "groups": groups,
@@ -154,8 +147,7 @@ def write_comparison(groups: Sequence[Group], page: Path) -> None:
         "adaptive": (),
         "plain_name": OWN_CLIENTS.name,
         "folders": sum(len(group.folders) for group in groups),
-        "table_of_all": every_defence(rows),
-        "seeds": _each_seed(rows),
+        "table_of_all": every_defence(sides(groups)),
         "rule": rule(),
         "next": what_next(groups),
         "links": {folder: _link(folder / "report.html", page) for group in groups for folder in group.folders},
@@ -165,27 +157,6 @@ def write_comparison(groups: Sequence[Group], page: Path) -> None:
         ],
     }
     write_page(page, render("comparison.html", context))
-
-
-def _each_seed(sides: Sequence[Side]) -> Chart | None:
-    """The share of identified images of each seed; None unless a row has several seeds."""
-    faces = looks(list(dict.fromkeys(side.finding.defense for side in sides)))
-    rows = []
-    for side in sides:
-        cell, look = side.finding.strongest, faces[side.finding.defense]
-        share = cell.scores.get(FOUND) if cell else None
-        if share is None:
-            continue
-        defense = look.name if side.finding.defense else side.summary.plain.name
-        name = ", ".join(filter(None, (defense, side.group.name, side.study)))
-        dots = [(value, f"{name}: {percent(value)}, seed {seed}", look.shape) for seed, value in share.by_seed.items()]
-        rows.append(DotRow(name, look, dots, share.ends))
-    if all(len(row.dots) < 2 for row in rows):
-        return None
-    across = Axis("Images identified", 0, 1, round_values(0, 1, 5), whole_percent)
-    return rows_of_dots(
-        rows, across, "One mark per seed", "Share of identified images of each seed, one row per defence"
-    )
 
 
 def _link(report: Path, page: Path) -> str:

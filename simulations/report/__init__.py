@@ -14,13 +14,7 @@ def write_report(directory: Path) -> Path:
     """Write ``report.html`` and ``rows.csv`` into a run directory, whatever part of the run exists.
 
     Reads ``rows.jsonl``, ``config.json`` and ``pictures/`` only, so that a report can be rebuilt, and made of merged
-    rows. Each file appears whole or not at all. The same directory gives the same bytes.
-
-    Args:
-        directory: The run directory; it must exist.
-
-    Returns:
-        Path of ``report.html``.
+    rows. Each file appears whole or not at all. The same directory gives the same bytes. Returns the path of ``report.html``.
     """
     from simulations.report.page.page import build
 

@@ -29,7 +29,6 @@ from simulations.report.text import (
     setting,
     signed,
     two,
-    within,
 )
 from strategies.audit.threat_card import ThreatCard
 
@@ -65,7 +64,7 @@ class Column:
 
     Attributes:
         heading: Its name.
-        show: Row -> its cell, or the text alone.
+        show: Row -> its cell, or the text alone; None for a dash.
         kind: "defence", "attack" or "status", which the page draws from a text; else a CSS class.
         below: Small print of the heading.
         optional: The column is left out where no row has anything to show in it.
@@ -84,7 +83,7 @@ class Column:
     def of(self, row: Any) -> Shown:
         """The cell of a row."""
         cell = self.show(row)
-        return cell if isinstance(cell, Shown) else Shown(cell)
+        return cell if isinstance(cell, Shown) else Shown(NOTHING if cell is None else cell)
 
     @property
     def opening(self) -> Column:
@@ -149,18 +148,18 @@ def code(text: str) -> Markup:
     return Markup("<code>{}</code>").format(breakable(text))
 
 
-def over_interval(score: Score | None, show: Show, ends: Show | None = None) -> Shown:
+def over_interval(score: Score | None, show: Show, ends: Show | None = None) -> Shown | None:
     """A mean over its interval; with ``ends``, which shows the interval, it has a mark where it says nothing."""
     if score is None:
-        return Shown(NOTHING)
+        return None
     mark = dagger(score.status) if ends else ""
-    return Shown(show(score.mean) + mark, (within(score.low, score.high, ends or show),))
+    return Shown(show(score.mean) + mark, (score.within(ends or show),))
 
 
 def change(of: Finding) -> Shown:
     """The change in accuracy, and whether it is the defence's cost."""
     score = of.accuracy.change or Score(None)
-    return Shown(points(score.mean), (within(score.low, score.high, points), of.accuracy.note))
+    return Shown(points(score.mean), (score.within(points), of.accuracy.note))
 
 
 def scored(heading: str, of: Scored, show: Show, ends: Show | None = None, *, optional: bool = False) -> Column:
@@ -200,7 +199,7 @@ class Cards:
             return Markup(", ").join(code(text) for text in dict.fromkeys(cell.attack for cell in self._cells[card]))
 
         def fact(key: str) -> Column:
-            return Column(key.replace("_", " "), lambda card: self._facts[card].get(key) or NOTHING, "text")
+            return Column(key.replace("_", " "), lambda card: self._facts[card].get(key), "text")
 
         shown = (number("Card", self.numbers.get), Column("Attacks", attacks, "wide"), *map(fact, self.differing))
         rows = list(self.numbers) if self.differing else []
@@ -209,10 +208,10 @@ class Cards:
 
 def card(cards: Cards) -> Column:
     """The number of an attack's threat card."""
-    return number("Card", lambda cell: cards.numbers.get(cell.card, NOTHING))
+    return number("Card", lambda cell: cards.numbers.get(cell.card))
 
 
-def attack(below: Callable[[Cell], Sequence[str]]) -> Column:
+def attack(below: Callable[[Cell], Sequence[str]] = lambda _: ()) -> Column:
     """The attack of a cell with small print."""
     return Column("Attack", lambda cell: Shown(cell.attack, below(cell)), "attack")
 
@@ -222,15 +221,15 @@ def round_of(cell: Cell) -> str:
     return round_name(cell.round, cell.final)
 
 
-def share(score: Score | None, **compared: float | None) -> Shown:
+def share(score: Score | None, **compared: float | None) -> Shown | None:
     """A share of images with its interval, its number of images, and what it is compared with, such as the chance."""
     if score is None:
-        return Shown(NOTHING)
+        return None
     others = (f"{name} {percent(value)}" for name, value in compared.items() if value is not None)
-    return Shown(percent(score.mean), (within(score.low, score.high, percentage), f"n = {score.n}", *others))
+    return Shown(percent(score.mean), (score.within(percentage), f"n = {score.n}", *others))
 
 
-def recognised(cell: Cell) -> Shown:
+def recognised(cell: Cell) -> Shown | None:
     """The share of images in which the oracle sees the right class, beside chance and how good the oracle is."""
     chance, oracle = cell.card.chance_of_recognition, cell.mean(ORACLE_ACCURACY.name)
     return share(cell.scores.get(RECOGNITION.of()), chance=chance, oracle=oracle)
@@ -241,10 +240,10 @@ def _over_null(cell: Cell) -> Shown:
     return Shown(signed(cell.gap), (f"{null[0]} {decibel(null[1])}",) if null else ())
 
 
-def _identified(cell: Cell) -> Shown:
+def _identified(cell: Cell) -> Shown | None:
     if not cell.identified:
-        return Shown(NOTHING)
-    ends = within(cell.scores[FOUND].low, cell.scores[FOUND].high, percentage)
+        return None
+    ends = cell.scores[FOUND].within(percentage)
     return Shown(
         " of ".join(map(str, cell.identified)), (f"{ends} %", f"chance {percent(cell.chance)}" if cell.chance else "")
     )

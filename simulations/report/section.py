@@ -22,7 +22,7 @@ class OwnPictures:
 
 
 KINDS = {str: "text", Markup: "markup", Table: "table", Cards: "cards", OwnPictures: "pictures"}
-"""Type of a part of a section -> how the template shows it; any other is a function that makes a chart."""
+"""Type of a part of a section -> how the template shows it."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Content:
 
     Attributes:
         parts: In order: a ``Table``; a text, as a paragraph of small print, or ``Markup`` as it is; ``OwnPictures``; threat cards
-            (``Cards``); a function of the defences' looks that makes a chart.
+            (``Cards``).
         first: What a reader must know before any other section.
         steps: (What to do, lines of code or commands), shown below ``first``.
     """
@@ -43,7 +43,7 @@ class Content:
     @property
     def kinds(self) -> list[tuple[str, Any]]:
         """The parts behind their ``KINDS``."""
-        return [(KINDS.get(type(part), "chart"), part) for part in self.parts]
+        return [(KINDS[type(part)], part) for part in self.parts]
 
 
 @dataclass(frozen=True, eq=False)

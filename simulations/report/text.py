@@ -8,8 +8,6 @@ from typing import Any, TypeGuard
 
 from markupsafe import Markup
 
-from defenses.neighbours import MEANING
-
 NOTHING = "\N{EN DASH}"
 MINUS = "\N{MINUS SIGN}"
 SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -186,11 +184,6 @@ def short_names(texts: Sequence[str], limit: int = 24) -> dict[str, str]:
         same = sum(re.sub(r" #\d+$", "", other) == name for other in names.values())
         names[text] = f"{name} #{same + 1}" if same else name
     return names
-
-
-def neighbours(name: str) -> str:
-    """The neighbouring data sets of an epsilon, in words; an unknown name stays as it is."""
-    return MEANING.get(name, name)
 
 
 def whole_percent(value: float) -> str:

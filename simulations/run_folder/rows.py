@@ -40,12 +40,8 @@ class Row:
     """One measured number with all metadata needed to judge it.
 
     Attributes:
-        experiment: Name of the experiment.
         scenario: How clients and server worked together.
-        dataset: Name of the data set.
-        model: Name of the model.
         cut: Where the model was cut when the number was measured; "" where that is no question.
-        seed: Seed of the run.
         defense: Pipeline text; "" is no defence.
         attack: Attack text, or the name of a null baseline or of a scale, such as "grey"; "" for a number about training.
         role: What the number is for. By default that of training where there is no attack, else that of an attack, or of an upper
@@ -64,8 +60,7 @@ class Row:
             to look for them among, or too few records of a test of membership to tell a leak from none.
         seconds: Time that the number cost.
         computed_on: Device of an attack's worker, such as "cpu" or "NVIDIA H100".
-        ci_low: Lower end of the 95 % interval of the mean.
-        ci_high: Upper end of the 95 % interval of the mean.
+        ci_low: Lower end of the 95 % interval of the mean; ``ci_high``: upper end.
         worst: The worst single example for privacy.
         failures: Trials that failed; they are part of ``value`` as the grey image, of membership (tests of clients) they are not.
         neighbours: Of an epsilon and its delta, between which data sets it holds (see ``defenses.neighbours``).

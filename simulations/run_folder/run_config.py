@@ -206,15 +206,7 @@ def machine() -> str:
 
 
 def command_of(folder: object, config: Mapping[str, Any], seeds: str, out: str, *changed: str) -> str:
-    """A command line that runs an experiment with other seeds.
-
-    Args:
-        folder: Of the run.
-        config: The content of its ``config.json``.
-        seeds: Such as "0..4".
-        out: New folder.
-        changed: Settings with other values, such as "probe-targets=32".
-    """
+    """A command line that runs the experiment of a folder with seeds such as "0..4" and ``changed`` settings into ``out``."""
     here = ["--in-process"] if began_in_process(config) else []
     words = [word for setting in changed for word in ("-s", setting)]
     return shlex.join(["fedveil", "run", f"{folder}/config.json", *here, *words, "--seeds", seeds, "--out", out])

@@ -32,8 +32,6 @@ ACCURACY_BATCHES, ACCURACY_IMAGES = 10, 128
 """Batches of S_acc, each with an initialisation of its own, and images of each at most, all of different classes."""
 PATH_STEPS = 20
 """Points of each image's path, K."""
-MOST_KEPT = 1 << 29
-"""Bytes of the gradients at the noise, which no policy changes; a larger model's are made again for each policy."""
 HIGHEST_IDENTITY = 0.99
 """Mean GradSim of untransformed images above which all gradients point one way: every policy would score the same."""
 HIGHEST_LOSS = 2.0
@@ -72,8 +70,6 @@ class Scorer:
         self.targets = F.one_hot(data.train.labels[scored], data.num_classes).float().to(device())
         noise = torch.rand(self.clean.shape, generator=generator_for("search", search.seed, "noise"))
         self.noise = normalise(noise.to(device()), self.card)
-        size = 4 * len(noise) * sum(parameter.numel() for parameter in model.parameters())
-        self._starts = self.gradients.of(self.noise, self.targets) if size <= MOST_KEPT else []
         self._batches = [(to_float(images[rows]), seed) for rows, seed in accuracy_batches(search, data)]
 
     def __call__(self, policy: Policy, least: float | None) -> Scores:
@@ -111,7 +107,7 @@ class Scorer:
     def curves(self, policy: Policy) -> Tensor:
         """(images, ``PATH_STEPS``): GradSim on each image's path."""
         protected = self.protected(policy)
-        return similarity_curves(self.gradients, protected, self.noise, self.targets, PATH_STEPS, self._starts).cpu()
+        return similarity_curves(self.gradients, protected, self.noise, self.targets, PATH_STEPS).cpu()
 
     def protected(self, policy: Policy) -> Tensor:
         """T(x) of the images of S_pri, normalised."""

@@ -10,7 +10,6 @@ github.com/gaow0007/ATSPrivacy, benchmark/search_transform_attack.py and searcha
 """
 
 import copy
-import itertools
 from collections.abc import Sequence
 
 import torch
@@ -74,20 +73,19 @@ class ExampleGradients:
         gradients = torch.autograd.grad(self._loss(weights, image, target), list(weights.values()), allow_unused=True)
         return tuple(name for name, gradient in zip(weights, gradients, strict=True) if gradient is not None)
 
-    def along(self, path: Tensor, target: Tensor, start: Sequence[Tensor] = ()) -> Tensor:
+    def along(self, path: Tensor, target: Tensor) -> Tensor:
         """GradSim of the gradients at the points of an image's path with that at its last point.
 
         Args:
             path: (J, C, H, W), normalised. Points are taken from the end, so that one pass holds few gradients.
             target: (K,), class probabilities, the same for all points.
-            start: What ``of`` returned for one more point, which is compared, too, as the first.
 
         Returns:
-            (J - 1,), or (J,) with ``start``, in [-1, 1]; a cosine is 0 where a gradient vanishes.
+            (J - 1,), in [-1, 1]; a cosine is 0 where a gradient vanishes.
         """
         products, squares, last = list[Tensor](), list[Tensor](), list[Tensor]()
-        passes = (self.of(some, target.expand(len(some), -1)) for some in torch.split(path.flip(0), self._at_once))
-        for rows in itertools.chain(passes, [start] if start else []):
+        for some in torch.split(path.flip(0), self._at_once):
+            rows = self.of(some, target.expand(len(some), -1))
             last = last or [row[0] for row in rows]
             products.append(torch.stack([row @ end for row, end in zip(rows, last, strict=True)], 1).double())
             squares.append(torch.stack([torch.linalg.vector_norm(row, dim=1).square() for row in rows], 1).double())
@@ -106,7 +104,6 @@ def similarity_curves(
     noise: Tensor,
     targets: Tensor,
     steps: int,
-    starts: Sequence[Tensor] = (),
 ) -> Tensor:
     """GradSim(x'(j / steps), T(x)) on the straight path from noise to the protected image, of each image (Eq. 6).
 
@@ -116,19 +113,13 @@ def similarity_curves(
         noise: x_0, the same shape, normalised.
         targets: (I, K), class probabilities.
         steps: K of Eq. 7.
-        starts: The gradients at the noise, where they are known.
 
     Returns:
         (I, steps): at j = 0 .. steps - 1. At j = steps it is 1.
     """
-    share = (
-        torch.arange(bool(starts), steps + 1, device=protected.device, dtype=protected.dtype).view(-1, 1, 1, 1) / steps
-    )
-    curves = [
-        gradients.along(torch.lerp(start, end, share), target, [gradient[at : at + 1] for gradient in starts])
-        for at, (start, end, target) in enumerate(zip(noise, protected, targets, strict=True))
-    ]
-    return torch.stack(curves)
+    share = torch.arange(steps + 1, device=protected.device, dtype=protected.dtype).view(-1, 1, 1, 1) / steps
+    paths = zip(noise, protected, targets, strict=True)
+    return torch.stack([gradients.along(torch.lerp(start, end, share), target) for start, end, target in paths])
 
 
 def privacy_score(curves: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from simulations.report.analysis.budget import CLIENTS, canaries_in
 from simulations.report.studies.intervals import interval, newcombe
 from simulations.report.studies.score import Score
 from simulations.report.studies.study import Study
-from simulations.report.text import percent, percentage, points, within
+from simulations.report.text import percent, percentage, points
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Accuracy:
         """The change with its interval; "" where it was not measured."""
         if self.change is None:
             return ""
-        ends = within(self.change.low, self.change.high, points)
+        ends = self.change.within(points)
         return f"{points(self.change.mean)} points" + (f", {ends}" if ends else "")
 
     @property
@@ -64,7 +64,7 @@ class Accuracy:
         """Accuracy, interval, change and note in a line; "" where it was not measured."""
         if self.deployed is None:
             return ""
-        ends = within(self.deployed.low, self.deployed.high, percentage)
+        ends = self.deployed.within(percentage)
         shown = percent(self.deployed.mean) + (f" ({ends} %)" if ends else "")
         return ", ".join(filter(None, (shown, self.change_text, self.note)))
 
@@ -90,7 +90,7 @@ def untaught(study: Study, at: int | None) -> str:
     chance = next((1 / row.card.num_classes for row in study.rows if row.card.num_classes), None)
     if plain is None or chance is None or plain.low is None or plain.low > chance:
         return ""
-    shown = f"{percent(plain.mean)}, {within(plain.low, plain.high, percentage)}; chance {percent(chance)}"
+    shown = f"{percent(plain.mean)}, {plain.within(percentage)}; chance {percent(chance)}"
     return f"the model has not learned without a defence (accuracy {shown}): the cost of a defence cannot be measured"
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from attacks.dp_audit.bounds import INDEPENDENT
 from attacks.metrics.training import EPSILON_BY, EPSILON_SHOWN
-from defenses.neighbours import ADD_OR_REMOVE, BUDGET, CLIENT_LEVEL, level_of
-from defenses.training.accounting import MEANING
+from defenses.neighbours import ADD_OR_REMOVE, BUDGET, CLIENT_LEVEL, MEANING, level_of
+from defenses.training import accounting
 from simulations.report.studies.study import Study
-from simulations.report.text import brief, capital, neighbours, plain, two
+from simulations.report.text import brief, capital, plain, two
 from simulations.run_folder.rows import Row
 from strategies.federated.shown_epsilon import AUDIT, CONFIDENCE, ShownEpsilon
 
@@ -151,9 +151,8 @@ class Budget:
     @classmethod
     def of(cls, study: Study, defense: str) -> Budget | None:
         """Read from rows; None without a bound and without an audited claim."""
-        spent, with_probes, all_cuts, delta = (
-            _largest(study, defense, name) for name in ("epsilon", "epsilon-with-probes", "epsilon-all-cuts", "delta")
-        )
+        known = largest(study, defense, "", ("epsilon", "epsilon-with-probes", "epsilon-all-cuts"))
+        spent, with_probes = known.get("epsilon"), known.get("epsilon-with-probes")
         audit = shown_epsilon(study, defense)
         if spent is None and audit is None:
             return None
@@ -161,9 +160,9 @@ class Budget:
             # Probes cost on top: both together have spent no less than training alone.
             with_probes = max(with_probes, spent)
         named = audit.neighbours if audit and spent is None else neighbours_of(study, defense)
-        terms = largest(study, defense, BUDGET, TERMS) | ({} if delta is None else {"delta": delta})
-        by = largest(study, defense, EPSILON_BY.name, MEANING)
-        return cls(spent, with_probes, all_cuts, named, terms, by, audit)
+        terms = largest(study, defense, BUDGET, TERMS) | largest(study, defense, "", ("delta",))
+        by = largest(study, defense, EPSILON_BY.name, accounting.MEANING)
+        return cls(spent, with_probes, known.get("epsilon-all-cuts"), named, terms, by, audit)
 
     @property
     def level(self) -> str:
@@ -177,7 +176,7 @@ class Budget:
             return ""
         said = ", ".join(words.format(plain(self.terms[name])) for name, words in TERMS.items() if name in self.terms)
         others = by_accountant_text(self.by_accountant, self.spent)
-        parts = [neighbours(self.neighbours), said, f"by accountant {others}" if others else ""]
+        parts = [MEANING.get(self.neighbours, self.neighbours), said, f"by accountant {others}" if others else ""]
         return f"budget: {'; '.join(filter(None, parts))}" if any(parts) else ""
 
     @property
@@ -214,21 +213,17 @@ class Budget:
         }  # fmt: skip
 
 
-def _largest(study: Study, defense: str, metric: str) -> float | None:
-    """A budget only grows: the largest of all rounds; None where clients report none."""
-    return max((score.mean for score in study.series(defense, metric).values() if score.mean is not None), default=None)
-
-
 def largest(study: Study, defense: str, prefix: str, names: Iterable[str]) -> dict[str, float]:
-    """Name behind a prefix -> the largest such number of all rounds, for those that clients report."""
-    numbers = {name: _largest(study, defense, f"{prefix}{name}") for name in names}
-    return {name: value for name, value in numbers.items() if value is not None}
+    """Name behind a prefix -> the largest such number of all rounds, for those that clients report: a budget only grows."""
+    series = {name: study.series(defense, f"{prefix}{name}").values() for name in names}
+    numbers = {name: [score.mean for score in of if score.mean is not None] for name, of in series.items()}
+    return {name: max(of) for name, of in numbers.items() if of}
 
 
 def by_accountant_text(epsilons: Mapping[str, float], claimed: float | None) -> str:
     """Each accountant's epsilon and what it is; "" without any. That of the claim is named."""
     of = next((name for name, value in epsilons.items() if claimed and math.isclose(value, claimed, rel_tol=SAME)), "")
     return ", ".join(
-        f"{name.upper() if len(name) == 3 else name} {two(value)} ({'claimed; ' if name == of else ''}{MEANING[name]})"
+        f"{name.upper() if len(name) == 3 else name} {two(value)} ({'claimed; ' if name == of else ''}{accounting.MEANING[name]})"
         for name, value in epsilons.items()
     )

@@ -8,12 +8,11 @@ from simulations.report.analysis.message import Message, judge
 from simulations.report.analysis.verdict import Verdict
 from simulations.report.studies.cell import FOUND, Cell
 from simulations.report.studies.intervals import LEVEL, by_chance
-from simulations.report.studies.left_out import same_cell
 from simulations.report.studies.messages import MessageSize
 from simulations.report.studies.plain import plain_words
 from simulations.report.studies.score import PARTLY_FAILED
 from simulations.report.studies.stages import names_of
-from simulations.report.studies.study import Study
+from simulations.report.studies.study import Study, same_cell
 from simulations.run_folder.rows import Row
 from strategies.audit.threat_card import KEPT_STATISTICS, Strength
 
@@ -45,13 +44,7 @@ def _runs(name: str, cell: Cell) -> bool:
 
 
 def adaptive_caveats(cells: Sequence[Cell], known: DefenseFacts, *, running: bool = False) -> list[str]:
-    """Caveats on the adaptive attacks on one defence: those that did not run, and data that none attacked.
-
-    Args:
-        cells: All attacks on the defence, without upper bounds.
-        known: Its configuration, as in ``is_adaptive``.
-        running: The run goes on, so that a missing attack waits.
-    """
+    """Caveats on the adaptive attacks on one defence: those that did not run, or still wait, and what none attacked."""
     able = [cell for cell in cells if cell.has_result]
     by_name = {name: [cell for cell in able if _runs(name, cell)] for name in known.adaptive_attacks}
     if not by_name:
@@ -92,13 +85,7 @@ def once_per_update(cell: Cell) -> list[str]:
 
 
 def out_of_reach(cell: Cell, strongest: Cell | None, rows: Sequence[Row]) -> list[str]:
-    """Caveat that the strongest attack without a defence does not apply to the messages of an attack that found nothing.
-
-    Args:
-        cell: The attack by which nothing is found under a defence.
-        strongest: The strongest one on such messages without a defence.
-        rows: Those of all attacks under the defence.
-    """
+    """Caveat that the ``strongest`` attack on such messages without a defence does not apply to those of a cell under one."""
     unable = {
         row.attack
         for row in rows
@@ -125,15 +112,9 @@ def message_caveats(
     plain: Cell | None,
     rows: Sequence[Row],
 ) -> Iterator[str]:
-    """Caveats on one kind and size of message, among all of a defence.
+    """Caveats on one kind and size of message, among all that were ``judged`` of a defence.
 
-    Args:
-        message: What attacks found there.
-        judged: The same of all messages.
-        known: The defence's configuration.
-        without: Studies without one client.
-        plain: The strongest attack on such messages without a defence.
-        rows: All of the defence.
+    ``without`` are studies without one client, and ``plain`` is the strongest attack on such messages without a defence.
     """
     yield from _doubts(message)
     yield from once_per_update(message.cell)

@@ -24,10 +24,9 @@ from simulations.report.analysis.verdict import Verdict
 from simulations.report.analysis.windows import WindowCounts, window_counts
 from simulations.report.studies.cell import FOUND, SEEN, Cell
 from simulations.report.studies.intervals import Range
-from simulations.report.studies.left_out import left_out
 from simulations.report.studies.rows import grouped
 from simulations.report.studies.score import Scored
-from simulations.report.studies.study import Study
+from simulations.report.studies.study import Study, left_out
 from simulations.run_folder.rows import Row
 from strategies.audit.threat_card import KnownLabels
 from strategies.external_app.claim import CLAIMED, REPORTED, AppAccuracy, Claim, OfApp
@@ -230,17 +229,16 @@ def findings_of(study: Study, defenses: Mapping[str, Any], *, running: bool = Fa
     """One finding per pipeline, in order; ``defenses`` holds the entries of the configuration, by pipeline text."""
     without = left_out(study)
     judged = {defense: judge(study.cells_of(defense)) for defense in study.pipelines}
-    plain = {message.place: message for message in judged.get("", ()) if message.cell}
-    compared = {place: (own.cell, own.of) for place, own in plain.items() if own.cell and own.of in (SEEN, FOUND)}
+    plain = {message.place: message for message in judged.get("", ())}
+    beside = {place: message.cell for place, message in plain.items()}
+    compared = {place: (own.cell, own.of) for place, own in plain.items() if own.of in (SEEN, FOUND)}
     # The strongest attack first: it is the one that is compared where another has as many images.
     attacks = {
-        defense: {message.place: [cell for cell in (message.cell, *message.cells) if cell] for message in of}
-        for defense, of in judged.items()
+        defense: {message.place: [message.cell, *message.cells] for message in of} for defense, of in judged.items()
     }
     changed = differences(attacks, compared)
     findings = []
     for defense, of in judged.items():
-        beside = {place: message.cell for place, message in plain.items()}
         known = readable(DefenseFacts, defenses.get(defense)) or DefenseFacts()
         rows = [row for row in study.rows if row.defense == defense]
         messages = (

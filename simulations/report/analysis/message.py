@@ -13,7 +13,7 @@ from simulations.report.studies.intervals import LEVEL, Count
 from simulations.report.studies.messages import MessageSize, stand_ins
 from simulations.report.studies.rows import grouped
 from simulations.report.studies.score import Score, Scored
-from simulations.report.text import count, dagger, percent, percentage, within
+from simulations.report.text import count, dagger, percent, percentage
 
 USUAL_CHANCE = 0.0105
 """Of images with about 99 others, which the glossary gives."""
@@ -170,7 +170,7 @@ class Message:
         """
         if self.score is None:
             return ""
-        ends, sent = within(self.score.low, self.score.high, percentage), self.score.messages
+        ends, sent = self.score.within(percentage), self.score.messages
         known = self.null is not None and (not self.found or self.null > USUAL_CHANCE)
         parts = (
             f"{ends} %" if ends else "",

@@ -22,9 +22,7 @@ class PairedDifference:
         of: What is counted, "recognisable" or "identified".
         under: (k, n) under the defence, of the paired images where they are.
         without: (k, n) without one.
-        change: The first share less the second.
-        low: Lower end of its 95 % interval.
-        high: Upper end.
+        change: The first share less the second; ``low`` and ``high``: its 95 % interval.
         p: Of the two-sided test, corrected for the number of defences (Holm).
         paired: Whether the images were paired (``intervals.paired``, else ``intervals.unpaired``).
         messages: Messages that the images were in, of the side with fewer.
@@ -73,9 +71,7 @@ def differences(
     Corrected for the number of defences that face the same kind and size of message. The side of a defence is of the attack that
     has the highest compared score.
 
-    Args:
-        attacks: Defence -> ``Message.place`` -> the attacks there.
-        plain: ``Message.place`` -> the strongest attack without a defence, and the score behind its verdict, which is compared.
+    ``attacks`` are by defence and place; ``plain`` has the strongest one without a defence, and the score behind its verdict.
     """
     changes: dict[tuple[str, Key], PairedDifference] = {}
     for place, (without, of) in plain.items():

@@ -78,14 +78,12 @@ class ReadRun:
     @property
     def settings(self) -> Mapping[str, Any]:
         """Those of the configuration; empty where it has none."""
-        settings = self.config.get("config")
-        return settings if isinstance(settings, Mapping) else {}
+        return self._part("config")
 
     @property
     def finished(self) -> bool:
         """Whether the configuration says so."""
-        state = self.config.get("progress")
-        return isinstance(state, Mapping) and state.get("finished") is True
+        return self._part("progress").get("finished") is True
 
     @property
     def order(self) -> list[str]:
@@ -101,11 +99,13 @@ class ReadRun:
     @cached_property
     def summaries(self) -> tuple[Summary, ...]:
         """What each study shows."""
-        state = self.config.get("progress")
-        running = isinstance(state, Mapping) and not (state.get("finished") or state.get("failed"))
-        known = self.config.get("defenses")
-        defenses = known if isinstance(known, Mapping) else {}
+        state, defenses = self._part("progress"), self._part("defenses")
+        running = bool(state) and not (state.get("finished") or state.get("failed"))
         return tuple(Summary(study, findings_of(study, defenses, running=running)) for study in self.studies)
+
+    def _part(self, name: str) -> Mapping[str, Any]:
+        part = self.config.get(name)
+        return part if isinstance(part, Mapping) else {}
 
     def to_json(self) -> list[dict[str, Any]]:
         """The findings for programs, each with its study; numbers that are not finite are null."""

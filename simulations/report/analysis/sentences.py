@@ -10,7 +10,7 @@ from simulations.report.analysis.paired import FEWER
 from simulations.report.analysis.verdict import LEAKS, Verdict
 from simulations.report.studies.plain import OWN_CLIENTS, Plain
 from simulations.report.studies.rows import grouped
-from simulations.report.text import capital, points, short_names, within
+from simulations.report.text import capital, points, short_names
 
 NO_CHOICE = "These measurements support none of the defences"
 MOST_COST = 0.1
@@ -113,7 +113,7 @@ def _supported(lacking_nothing: Sequence[Finding]) -> str:
     able = [finding for finding in lacking_nothing if not _inferred(finding)] or lacking_nothing
     costs = {finding.defense: finding.accuracy.change for finding in able if finding.accuracy.change}
     name, change = max(costs.items(), key=lambda item: item[1].mean or 0.0)
-    cost = f"accuracy changes by {points(change.mean)} points ({within(change.low, change.high, points)})"
+    cost = f"accuracy changes by {points(change.mean)} points ({change.within(points)})"
     others = f", the least of the {len(able)} defences under which that holds" if len(able) > 1 else ""
     said = f"These measurements support {name}: attacks find no images under it, and {cost}{others}."
     best = next(finding for finding in able if finding.defense == name)

@@ -24,10 +24,7 @@ class Picture:
         target: (experiment, seed, client, target, image), as far as they are given: which example it is.
         kind: "original", "protected" or "reconstruction".
         file: PNG, relative to ``pictures/``.
-        psnr: PSNR against the original, in dB.
-        structure: Similarity in structure to the original; None where the index does not say.
-        identified: Whether the guess identifies the image among others of its class.
-        recognisable: Whether the image counts as recognisable in it.
+        psnr: Against the original, in dB; ``structure``: similarity in structure to it.
         observation: What it was reconstructed from, such as "one-step probe".
         rounds: Rounds in which that was observed; 0 where the index does not say.
         rung: Size of the probe, such as "1x4", behind the first size of a ladder; else "".

@@ -1,34 +1,140 @@
-"""Charts of a study: which numbers each chart shows."""
+"""Charts of a study as values in their own units; the macro ``chart`` draws them as SVG, in the colours of the page."""
+
+from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from attacks.metrics.training import TEST_ACCURACY
 from simulations.report import text
 from simulations.report.analysis.finding import Finding
-from simulations.report.drawing.chart import Axis, Chart, Point, Stroke, bounds, round_values, whiskers
 from simulations.report.drawing.looks import Faces, Look, is_dp_sgd
 from simulations.report.studies.cell import FOUND, Cell
+from simulations.report.studies.intervals import Range
 from simulations.report.studies.rows import grouped
 from simulations.report.studies.score import Score
 from simulations.report.studies.study import Study
-from strategies.federated.shown_epsilon import ShownEpsilon
 
+WIDTH, TOP, RIGHT = 350.0, 28.0, 18.0
+"""Of a drawing, and the room beside its axes: a phone shows it at about this size, a large screen at up to 1.4 times of it."""
+CHARACTER = 6.5
+"""Width of a character of a tick's label, at most."""
+Place = tuple[float, float]
+"""x and y."""
 LEAST_ROUNDS = 3
 """Rounds from which on a number is drawn over them: two points are no curve."""
 MOST_TICKS = 8
 """Rounds that have a tick."""
 MOST_MARKS = 24
 """Points of a line that have marks: more would hide the line."""
-ROW = 44.0
-"""Height of a row of dots."""
-LEAST_EPSILON = 0.01
-"""Smaller ones are drawn at the edge."""
-Markers = Sequence[tuple[str, str]]
-"""Each with a name."""
 Series = dict[str, list[tuple[int, Score, str]]]
 """Defence -> round, share and by what, in order of rounds."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An axis from ``low`` to ``high``; ``show`` is the label of a tick."""
+
+    title: str
+    low: float
+    high: float
+    ticks: Sequence[float] = ()
+    show: Callable[[float], str] = str
+
+    def share(self, value: float) -> float:
+        """Where a value lies between the ends, in [0, 1]: what lies beyond one is drawn at it."""
+        return (min(max(value, self.low), self.high) - self.low) / (self.high - self.low)
+
+
+@dataclass(frozen=True)
+class Point:
+    """A mean with its 95 % interval (low, high), at a round or an accuracy that may have one, too.
+
+    A hollow point's score is not validated; ``tip`` is its tooltip.
+    """
+
+    x: float
+    y: float
+    low: float | None = None
+    high: float | None = None
+    x_low: float | None = None
+    x_high: float | None = None
+    hollow: bool = False
+    tip: str = ""
+
+    @classmethod
+    def of(cls, x: float, score: Score, tip: str, across: Range = (None, None)) -> Point:
+        """A score that has a mean; ``across`` is the interval of ``x``."""
+        assert score.mean is not None
+        return cls(x, score.mean, score.low, score.high, *across, hollow=score.status != "ok", tip=tip)
+
+
+@dataclass(frozen=True)
+class Stroke:
+    """A line through places in a CSS colour; ``kind`` is its class: "series", "joined" or "whisker"."""
+
+    places: Sequence[Place]
+    color: str
+    kind: str = "series"
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart, its parts in the order in which they cover each other.
+
+    Attributes:
+        spoken: Its text alternative.
+        across: Horizontal axis.
+        up: Vertical axis.
+        points: Each with its look.
+        names: Names of the looks, below the drawing.
+        height: Of the axes, in pixels.
+    """
+
+    spoken: str
+    across: Axis
+    up: Axis
+    lines: Sequence[Stroke] = ()
+    points: Sequence[tuple[Point, Look]] = ()
+    names: Sequence[tuple[str, Look]] = ()
+    height: float = 240.0
+
+    @property
+    def left(self) -> float:
+        """Room for the labels of the vertical axis."""
+        return 8 + CHARACTER * max((len(self.up.show(tick)) for tick in self.up.ticks), default=0)
+
+    def x(self, value: float) -> float:
+        """Where a value of the horizontal axis lies, in pixels."""
+        return round(self.left + self.across.share(value) * (WIDTH - RIGHT - self.left), 2)
+
+    def y(self, value: float) -> float:
+        """Where a value of the vertical axis lies, in pixels from the top."""
+        return round(TOP + (1 - self.up.share(value)) * self.height, 2)
+
+    def path(self, places: Sequence[Place]) -> str:
+        """A line as SVG writes it."""
+        return "M" + "L".join(f"{self.x(x)} {self.y(y)}" for x, y in places)
+
+
+def whiskers(points: Iterable[Point], look: Look) -> Iterator[Stroke]:
+    """The intervals of points."""
+    for point in points:
+        if point.low is not None and point.high is not None:
+            yield Stroke([(point.x, point.low), (point.x, point.high)], look.color, "whisker")
+        if point.x_low is not None and point.x_high is not None:
+            yield Stroke([(point.x_low, point.y), (point.x_high, point.y)], look.color, "whisker")
+
+
+def round_values(low: float, high: float, most: int) -> list[float]:
+    """Values 1, 2 or 5 times a power of ten apart from ``low`` to ``high``, about ``most``, none of them below 1e-9."""
+    rough = (high - low) / most
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(times * power for times in (1, 2, 5, 10) if times * power >= 0.999 * rough)
+    return [
+        round(at * step, 12) + 0.0 for at in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
+    ]
 
 
 def plane(lines: Sequence[Finding], faces: Faces) -> Chart | None:
@@ -127,62 +233,9 @@ def _shown(rounds: Sequence[int], finals: Collection[int]) -> list[float]:
     return [at for at in every if at == int(at) and at not in last and all(end - at >= near for end in last)] + last
 
 
-def share_bounds(values: Sequence[float | None], pad: float = 0.08, least: float = 0.04) -> tuple[float, float]:
-    """``bounds`` of shares, within [0, 1]."""
-    low, high = bounds(values, pad, least)
-    return max(low, 0.0), min(high, 1.0)
-
-
-@dataclass(frozen=True)
-class DotRow:
-    """A row: its heading, its look, (value, tooltip, marker) of each dot, and an interval."""
-
-    name: str
-    look: Look
-    dots: Sequence[tuple[float, str, str]]
-    interval: tuple[float, float] | None = None
-
-
-def rows_of_dots(rows: Sequence[DotRow], across: Axis, title: str, spoken: str, names: Markers = ()) -> Chart:
-    """One row per defence, from top to bottom; ``names`` are markers with what they stand for."""
-    ends = across.low, across.high
-    lines: list[Stroke] = []
-    for at, row in enumerate(rows):
-        lines += [Stroke([(end, at - 0.7) for end in ends], "var(--rule)", "rule")] if at else []
-        lines += [Stroke([(end, at + 0.1) for end in row.interval], row.look.color, "whisker")] if row.interval else []
-    return Chart(
-        spoken,
-        across,
-        Axis(title, len(rows) - 0.45, -0.75),
-        lines,
-        [
-            (Point(x, at + 0.1, tip=tip), replace(row.look, shape=shape))
-            for at, row in enumerate(rows)
-            for x, tip, shape in row.dots
-        ],
-        [(name, Look(name, "var(--ink)", shape)) for shape, name in names],
-        [(across.low, at - 0.35, row.name, row.look.color) for at, row in enumerate(rows)],
-        height=ROW * len(rows),
-    )
-
-
-def epsilons(audits: Sequence[tuple[str, ShownEpsilon]], faces: Faces) -> Chart:
-    """The claimed epsilon of each audit and both bounds shown, on one logarithmic axis."""
-    named = dict(zip(("diamond", "circle", "up"), ("claimed", "shown at least", "if noise is Gaussian"), strict=True))
-    rows = [
-        DotRow(
-            ", ".join(filter(None, (faces[defense].name, audit.level))),
-            faces[defense],
-            [
-                (value, f"{faces[defense].name}: {named[shape]} {text.two(value)}", shape)
-                for shape, value in zip(named, (audit.claimed, audit.plain, audit.gaussian), strict=True)
-            ],
-            (audit.plain, audit.claimed),
-        )
-        for defense, audit in audits
-    ]
-    known = [value for row in rows for value, *_ in row.dots if LEAST_EPSILON < value < math.inf] or [1.0]
-    low, high = math.floor(math.log10(min(known))), math.floor(math.log10(max(known))) + 1
-    across = Axis("ε (log)", 10.0**low, 10.0**high, [10.0**at for at in range(low, high + 1)], text.plain, log=True)
-    spoken = "Epsilon claimed, and lower bounds shown, one row per defence"
-    return rows_of_dots(rows, across, "A bound right of its claim refutes it", spoken, list(named.items()))
+def share_bounds(values: Iterable[float | None], pad: float = 0.08, least: float = 0.04) -> tuple[float, float]:
+    """The part of [0, 1] that holds all of at least one share and ends of intervals, with some margin, not narrow without need."""
+    shares = [min(max(value, 0.0), 1.0) for value in values if value is not None]
+    low, high = min(shares), max(shares)
+    air = max(pad * (high - low), (least - (high - low)) / 2)
+    return max(low - air, 0.0), min(high + air, 1.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from markupsafe import Markup
@@ -52,7 +52,6 @@ from simulations.report.studies.rows import grouped
 from simulations.report.studies.score import merge
 from simulations.report.studies.study import Study
 from simulations.report.text import (
-    NOTHING,
     breakable,
     count,
     dagger,
@@ -67,7 +66,6 @@ from simulations.report.text import (
     times,
     two,
     whole_percent,
-    within,
 )
 from simulations.run_folder.rows import Row
 
@@ -108,26 +106,24 @@ def ladder(findings: Sequence[Finding], messages: Sequence[Message]) -> Table:
 
 
 def _by_message(messages: Sequence[Message], show: Callable[[Message], Shown]) -> Iterator[Column]:
-    def read(place: Place, of: Finding) -> Shown:
+    def read(place: Place, of: Finding) -> Shown | None:
         message = of.message(place)
-        return show(message) if message else Shown(NOTHING)
+        return show(message) if message else None
 
     return (Column(sent.message or "Messages", partial(read, sent.place), below=sent.size) for sent in messages)
 
 
-def _accuracy(of: Finding) -> Shown:
+def _accuracy(of: Finding) -> Shown | None:
     accuracy, score = of.accuracy, of.accuracy.deployed
     if score:
-        return Shown(
-            percent(score.mean), (within(score.low, score.high, percentage), accuracy.change_text, accuracy.note)
-        )
-    return Shown(of.reported.number, (of.reported.detail,)) if of.reported else Shown(NOTHING)
+        return Shown(percent(score.mean), (score.within(percentage), accuracy.change_text, accuracy.note))
+    return Shown(of.reported.number, (of.reported.detail,)) if of.reported else None
 
 
 def _epsilon(of: Finding) -> Shown:
     claims, lines = [claim for claim in of.claims if claim.number], of.budget.lines if of.budget else ()
     if not claims:
-        return Shown(two(of.epsilon) if of.budget else NOTHING, lines)
+        return Shown(two(of.epsilon), lines)
     first, *others = claims
     further = [line for claim in others for line in (claim.number, claim.detail)]
     return Shown(first.number, (first.detail, *further, *lines))
@@ -152,7 +148,7 @@ def cost(findings: Sequence[Finding]) -> Table:
         number("change", change),
         number("ε", epsilon, optional=True).opening,
         number("labels inferred", _labels, optional=True).opening,
-        number("member AUC", lambda of: AREA.of(of.membership) if of.membership else NOTHING, optional=True).opening,
+        number("member AUC", lambda of: of.membership and AREA.of(of.membership), optional=True).opening,
         number("TPR at 1\N{NO-BREAK SPACE}% FPR", _members_named, optional=True),
         number("time", lambda of: _relative(of.seconds, seconds), optional=True).opening,
         number("bytes", lambda of: _relative(of.bytes, size), optional=True),
@@ -160,19 +156,19 @@ def cost(findings: Sequence[Finding]) -> Table:
     return Table("Cost and budget", shown, findings, look="fitted")
 
 
-def _labels(of: Finding) -> Shown:
+def _labels(of: Finding) -> Shown | None:
     if of.labels is None:
-        return Shown(NOTHING)
+        return None
     score, nulls = of.labels.scores[LABELS.decides], of.labels.null_scores.get(LABELS.decides, {})
     chances = (f"chance {whole_percent(value)}" for value in nulls.values())
     return Shown(percent(score.mean) + dagger(score.status), (*chances, round_of(of.labels)))
 
 
-def _members_named(of: Finding) -> Shown:
+def _members_named(of: Finding) -> Shown | None:
     """The highest rate of members, and by which attack where another has the highest AUC."""
     cell = of.membership_rate
     if cell is None:
-        return Shown(NOTHING)
+        return None
     rate, when = RATE.of(cell), ", ".join(filter(None, (round_of(cell), cell.observation)))
     by = Markup("by {}, {}").format(breakable(cell.attack), when) if cell != of.membership else ""
     return replace(rate, below=(*rate.below, by))
@@ -189,7 +185,7 @@ def every_attack(cells: Sequence[Cell], cards: Cards) -> Table:
     shown = (
         *(DEFENCE, attack(lambda cell: (cell.observation,)), ROUND, STATUS),
         IDENTIFIED.opening,
-        number("recognisable", lambda cell: " of ".join(map(str, cell.recognisable or ())) or NOTHING),
+        number("recognisable", lambda cell: cell.recognisable and " of ".join(map(str, cell.recognisable))),
         *(OF_PSNR.opening, OVER_NULL, OF_SSIM),
         number("recognised", recognised, optional=True),
         scored("labels", LABELS.decides, percent, optional=True),
@@ -206,7 +202,7 @@ def members(cells: Sequence[Cell], cards: Cards) -> tuple[Table, Table]:
         return Shown(n, () if cell.members is None else (count(cell.members, "member"),))
 
     shown = (
-        *(DEFENCE, attack(lambda _: ()), ROUND, STATUS, AREA, RATE),
+        *(DEFENCE, attack(), ROUND, STATUS, AREA, RATE),
         *(number("Records", records), FAILURES, TIME, card(cards)),
     )
     chance = [cell for cell in cells if not cell.tells_members]
@@ -220,7 +216,7 @@ def members(cells: Sequence[Cell], cards: Cards) -> tuple[Table, Table]:
 def representatives(cells: Sequence[Cell], cards: Cards) -> Table:
     """What attacks drew of the classes."""
     shown = (
-        *(DEFENCE, attack(lambda _: ()), ROUND, STATUS),
+        *(DEFENCE, attack(), ROUND, STATUS),
         number("Recognised", recognised),
         scored("Class-mean PSNR, dB", CLASS_MEAN_PSNR.of(), decibel),
         scored("Class-mean SSIM", CLASS_MEAN_SSIM.of(), two),
@@ -246,7 +242,7 @@ def control(study: Study, words: Plain) -> Table:
         Column(f"Attack on the {words.run}", lambda row: row[0][0], "attack"),
         Column("Score", lambda row: metric_label(row[0][1])),
         number("Round", lambda row: row[0][2]),
-        Column("Message", lambda row: row[0][3] or NOTHING),
+        Column("Message", lambda row: row[0][3] or None),
         number("Reached", lambda row: _checked(row[1]), "folds"),
         Column(
             "Why it failed", lambda row: "; ".join(dict.fromkeys(test.reason for test in row[1] if test.reason)), "text"
@@ -280,7 +276,7 @@ def failed(study: Study) -> Table:
         Column("What failed", lambda failure: failure.what or "training", "attack"),
         Column("Rounds", lambda failure: ", ".join(dict.fromkeys(failure.rounds))),
         number("Seed", lambda failure: failure.seed),
-        number("Trials", lambda failure: failure.trials or NOTHING),
+        number("Trials", lambda failure: failure.trials or None),
         Column("Numbers concerned", lambda failure: ", ".join(failure.metrics)),
         Column("Message", lambda failure: failure.message or "no message", "text"),
     )
@@ -299,7 +295,7 @@ def other_numbers(study: Study) -> Table:
     rows = [(*key, merge(of)) for key, of in groups.items()]
     shown = (
         Column("Defence", lambda row: row[0], "defence"),
-        Column("Attack", lambda row: row[1] or NOTHING, "attack"),
+        Column("Attack", lambda row: row[1] or None, "attack"),
         number("Round", lambda row: row[2]),
         Column("Metric", lambda row: metric_label(row[3]) + (f" ({row[4]})" if row[4] else "")),
         Column("Status", lambda row: row[5].status, "status"),
@@ -321,28 +317,15 @@ def _has_place(row: Row, of_sections: Collection[str]) -> bool:
     return metric.of_training == of_training or metric is COLUMN
 
 
-@dataclass(frozen=True)
-class Tables:
-    """The tables below the first screen; a page leaves out those without rows."""
-
-    cost: Table
-    membership: Table
-    no_membership: Table
-    representatives: Table
-    control: Table
-    failures: Table
-    attacks: Table
-    others: Table
-    cards: Table
-
-    @classmethod
-    def of(cls, study: Study, findings: Sequence[Finding], words: Plain, cards: Cards) -> Tables:
-        """Those of a study."""
-        testing = [cell for cell in study.cells if cell.mean(*MEMBERSHIP.decides) is not None]
-        drawing = [cell for cell in study.cells if any((name, "") in cell.scores for name in CLASS_METRICS)]
-        tried = [cell for cell in study.cells if cell.leading.mean is not None or cell.status != "ok"]
-        others = [cell for cell in tried if cell not in testing and cell not in drawing]
-        return cls(
-            cost(findings), *members(testing, cards), representatives(drawing, cards), control(study, words), failed(study),
-            every_attack(others, cards), other_numbers(study), cards.table("Threat cards"),
-        )  # fmt: skip
+def tables(study: Study, findings: Sequence[Finding], words: Plain, cards: Cards) -> dict[str, Table]:
+    """By name, the tables below the first screen; a page leaves out those without rows."""
+    testing = [cell for cell in study.cells if cell.mean(*MEMBERSHIP.decides) is not None]
+    drawing = [cell for cell in study.cells if any((name, "") in cell.scores for name in CLASS_METRICS)]
+    tried = [cell for cell in study.cells if cell.leading.mean is not None or cell.status != "ok"]
+    others = [cell for cell in tried if cell not in testing and cell not in drawing]
+    telling, chance = members(testing, cards)
+    return {
+        "cost": cost(findings), "membership": telling, "no_membership": chance,
+        "representatives": representatives(drawing, cards), "control": control(study, words), "failures": failed(study),
+        "attacks": every_attack(others, cards), "others": other_numbers(study), "cards": cards.table("Threat cards"),
+    }  # fmt: skip

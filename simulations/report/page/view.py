@@ -14,11 +14,11 @@ from simulations.report.analysis.run import Summary
 from simulations.report.analysis.verdict import Verdict
 from simulations.report.columns import Cards, Table
 from simulations.report.drawing import plots
-from simulations.report.drawing.chart import Chart
 from simulations.report.drawing.looks import Faces
 from simulations.report.drawing.picture_index import Picture
 from simulations.report.drawing.pictures import Embedder, Grid, Strip, best_guess, captioned, drawn, grids
-from simulations.report.page.tables import Tables, glance, ladder
+from simulations.report.drawing.plots import Chart
+from simulations.report.page.tables import glance, ladder, tables
 from simulations.report.section import Content, Section, sections
 from simulations.report.studies.cell import SEEN
 from simulations.report.studies.rows import grouped
@@ -55,7 +55,7 @@ class View(Summary):
     plane: Chart | None
     curves: Sequence[tuple[str, Chart]]
     cards: Cards
-    tables: Tables
+    tables: Mapping[str, Table]
     not_run: Sequence[tuple[str, Sequence[str], Sequence[str]]]
 
     @classmethod
@@ -84,7 +84,7 @@ class View(Summary):
             plane=plots.plane(findings, faces),
             curves=plots.over_rounds(study, faces),
             cards=numbered,
-            tables=Tables.of(study, findings, summary.plain, numbered),
+            tables=tables(study, findings, summary.plain, numbered),
             not_run=[(why, attacks, [names[name] for name in of]) for why, attacks, of in not_run(study.all_rows)],
         )
 

@@ -12,7 +12,6 @@ from simulations.report.studies.cell import Cell
 from simulations.report.studies.rows import grouped
 from simulations.report.studies.score import exact
 from simulations.report.studies.study import Study
-from simulations.report.text import NOTHING
 from simulations.run_folder.rows import Row
 from strategies.federated.aggregates import WITHHELD
 from strategies.federated.observations import ACTIVE, AGGREGATE
@@ -33,12 +32,12 @@ def active_server(study: Study, _: Sequence[Finding]) -> Content | None:
     def why(cell: Cell) -> str:
         return _each(row.message for row in _rows_of(study.active, cell) if row.metric == ATTACK.name)
 
-    def refused(cell: Cell) -> str:
+    def refused(cell: Cell) -> str | None:
         rows = [
             row for row in _rows_of(study.active, cell) if row.metric == MODEL_REFUSED.name and row.value is not None
         ]
         share, n = exact(rows), sum(row.n for row in rows)
-        return f"{round(share[0] * n)} of {n}" if share else NOTHING
+        return f"{round(share[0] * n)} of {n}" if share else None
 
     columns = (
         DEFENCE,
@@ -46,7 +45,7 @@ def active_server(study: Study, _: Sequence[Finding]) -> Content | None:
         Column("Status", lambda cell: cell.status if cell.has_result or why(cell) else "no answer", "status"),
         Column("Refused by", refused, numeric=True),
         *IMAGE_SCORES,
-        Column("Threat class", lambda cell: cell.fact("threat_class") or NOTHING, numeric=True),
+        Column("Threat class", lambda cell: cell.fact("threat_class") or None, numeric=True),
         card(own := Cards(shown)),
     )
     return Content([Markup(ALARM), Table("Active server", columns, shown), OwnPictures(), own]) if shown else None

@@ -1,7 +1,6 @@
 """The report's section on claimed epsilons that canaries tested: bounds, gap, power, and what each view of the messages shows."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from markupsafe import Markup
@@ -11,7 +10,6 @@ from attacks.dp_audit.verdict import SMALLEST
 from attacks.metrics.training import EPSILON_SHOWN, EPSILON_SHOWN_GAUSSIAN
 from simulations.report.analysis.finding import Finding
 from simulations.report.columns import Column, Shown, Table, number
-from simulations.report.drawing.plots import epsilons
 from simulations.report.section import Content, Section
 from simulations.report.studies.study import Study
 from simulations.report.text import count, plain, two
@@ -107,7 +105,7 @@ def audited_epsilon(_: Study, lines: Sequence[Finding]) -> Content | None:
     whole = Table("Epsilon claimed and shown", CLAIMS, [(defense, audit, audit) for defense, audit in named])
     parts = [(defense, audit, part) for defense, audit in named for part in audit.parts]
     views = [Table("Each view of the messages", VIEWS, parts, how="folded")] if parts else []
-    return Content([partial(epsilons, named), whole, *notes, *views])
+    return Content([whole, *notes, *views])
 
 
 SECTION = Section(

@@ -12,7 +12,6 @@ from simulations.report.analysis.verdict import LEAKS
 from simulations.report.columns import Column, Table, number
 from simulations.report.section import Content, Section
 from simulations.report.studies.study import Study
-from simulations.report.text import NOTHING
 from simulations.run_folder.rows import Row
 from strategies.external_app.claim import CLAIMED, REPORTED
 from strategies.external_app.trainings import ASSUMED
@@ -49,7 +48,7 @@ HELD = (
     number("replies attacked", lambda of: of[0].n).opening,
     number("examples behind a reply", lambda of: _ends(of[1].examples)),
     number("local steps", lambda of: _ends(of[1].local_steps)),
-    Column("not attacked", lambda of: "; ".join(of[1].unusable) or NOTHING, "wide").opening,
+    Column("not attacked", lambda of: "; ".join(of[1].unusable) or None, "wide").opening,
 )
 
 

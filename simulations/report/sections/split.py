@@ -16,7 +16,7 @@ from simulations.report.columns import Column, Show, Shown, Table, averaged, num
 from simulations.report.section import Content, Section
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.study import Study
-from simulations.report.text import NOTHING, amount, brief, count, decibel, percentage, plain, power_of_ten, size, two
+from simulations.report.text import amount, brief, count, decibel, percentage, plain, power_of_ten, size, two
 from simulations.run_folder.rows import Row
 from strategies.split.observations import SMASHED
 
@@ -64,7 +64,7 @@ def _deployed(study: Study, lines: Sequence[Finding], heading: str, metric: Metr
     """A metric of the model as deployed, in the round of the accuracy of a row's defence."""
     of = {line.defense: line for line in lines}
 
-    def read(row: Finding | Cell) -> Shown:
+    def read(row: Finding | Cell) -> Shown | None:
         line = of[row.defense]
         series = study.series(line.defense, metric.name, "transformed" if line.accuracy.protected else "original")
         return over_interval(series.get(-1 if line.accuracy.round is None else line.accuracy.round), show)
@@ -86,10 +86,10 @@ def _costs(study: Study, lines: Sequence[Finding]) -> list[Table | str]:
         batches, expected = sum(value for value, _ in arrived), sum(n for _, n in arrived)
         return Shown(plain(batches if arrived else None), (f"of {expected}" if expected else "",))
 
-    def orders(line: Finding, at: int) -> str:
+    def orders(line: Finding, at: int) -> str | None:
         # Shuffles in a row have one pair each, which must not be averaged; seeds repeat the same pair.
         both = ([row.value for row in rows(line, of)] for of in (training.LOG10_ORDERS, training.LOG10_TARGET_SHARE))
-        return ", ".join(power_of_ten(pair[at]) for pair in dict.fromkeys(zip_longest(*both))) or NOTHING
+        return ", ".join(power_of_ten(pair[at]) for pair in dict.fromkeys(zip_longest(*both))) or None
 
     shown = (
         columns.OF_LINE,
@@ -111,13 +111,13 @@ def _costs(study: Study, lines: Sequence[Finding]) -> list[Table | str]:
 
 
 def _of_images(cells: Sequence[Cell], facts: Sequence[str], numbers: columns.Cards) -> list[Table | str]:
-    def identified(cell: Cell) -> Shown:
+    def identified(cell: Cell) -> Shown | None:
         # By features, among the true images attacked together.
         chance = 1 / cell.card.images if cell.card.images else None
         return columns.share(cell.scores.get(images.IDENTIFICATION.of()), chance=chance)
 
     def fact(key: str) -> Column:
-        return Column(key.replace("_", " "), lambda cell: cell.fact(key) or NOTHING)
+        return Column(key.replace("_", " "), lambda cell: cell.fact(key) or None)
 
     first, *others = (*map(fact, facts), columns.card(numbers))
     shown = (

@@ -1,7 +1,7 @@
 """One number over several seeds: mean, interval, worst case and failures."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from attacks.metrics.metric import Interval, Metric, OverSeeds, Values
@@ -11,6 +11,7 @@ from attacks.scoring.intervals import binomial_interval, clustered_interval
 from simulations.report.studies.intervals import Range, in_messages, interval, wilson
 from simulations.report.studies.messages import by_message, each_image
 from simulations.report.studies.rows import grouped
+from simulations.report.text import within
 from simulations.run_folder.rows import Row
 from strategies.audit.score_rows import worst_of
 from strategies.exchange.columns import OfClients
@@ -57,6 +58,10 @@ class Score:
     def ends(self) -> tuple[float, float] | None:
         """The interval; None without one."""
         return None if self.low is None or self.high is None else (self.low, self.high)
+
+    def within(self, show: Callable[[float | None], str]) -> str:
+        """The interval in words; "" without one."""
+        return within(self.low, self.high, show)
 
 
 def merge(rows: Sequence[Row]) -> Score:

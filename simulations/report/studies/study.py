@@ -1,8 +1,9 @@
 """Rows grouped for the report: studies, which hold cells."""
 
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from attacks.metrics.guesses import MEMBERSHIP_AUC
@@ -11,13 +12,16 @@ from attacks.metrics.names import Role
 from attacks.metrics.training import EPSILON_ALL_CUTS, TEST_ACCURACY
 from simulations.report.studies.baselines import Nulls, leaks, names_members
 from simulations.report.studies.cell import FOUND, SEEN, Cell
-from simulations.report.studies.control import Control, class_attacks, controls, decides, significance
+from simulations.report.studies.control import Control, class_attacks, controls, decides, significance, validate
 from simulations.report.studies.messages import each_image
 from simulations.report.studies.rows import grouped
 from simulations.report.studies.score import Score, merge
 from simulations.run_folder.rows import Row
 from strategies.audit.threat_card import OWN_SECRET, ThreatCard
 from strategies.exchange.columns import OfClients
+
+JUDGED = ("not-validated", "under-powered")
+"""Statuses that ``validate`` gives, and gives again."""
 
 
 @dataclass(frozen=True)
@@ -80,12 +84,9 @@ class Study:
         """Cells of attacks on sums over clients, in the same order."""
         return self._attacked(self.aggregates)
 
-    def _attacked(self, rows: Sequence[Row]) -> tuple[Cell, ...]:
+    def _attacked(self, beside: Sequence[Row]) -> tuple[Cell, ...]:
         """Cells of the attacks among rows of one adversary, each against the baselines and controls among these rows."""
-        return self._cells([row for row in rows if row.is_attack], rows)
-
-    def _cells(self, rows: Sequence[Row], beside: Sequence[Row]) -> tuple[Cell, ...]:
-        """Cells of rows; the others hold what they are compared with."""
+        rows = [row for row in beside if row.is_attack]
         against = Nulls(beside), Nulls(beside, scales=True)
         groups = grouped(rows, lambda row: (row.defense, row.role, row.attack, row.round, row.card.lasting()))
         cells = [_cell(key, of, *against) for key, of in groups.items()]
@@ -206,3 +207,28 @@ def _study(name: tuple[str, str, str, str, str], every: Sequence[Row], order: Se
     own = tuple(row for row in of if not row.card.server and row.card.clients is None)
     active = tuple(row for row in of if row.card.server)
     return Study(name, own, tuple(pipelines), active, tuple(row for row in of if row.card.clients is not None))
+
+
+def left_out(study: Study) -> dict[str, Study]:
+    """Name of a client -> the study with the other clients' scores in its place: a verdict that changes hangs on that client."""
+    clients = dict.fromkeys((row.seed, client) for row in study.rows for client in row.read(OfClients).without_client)
+    seeds = len({seed for seed, _ in clients}) > 1
+    return {
+        f"client {client}{f' of seed {seed}' if seeds else ''}": replace(
+            study, rows=tuple(validate([_without(row, seed, client) for row in study.rows]))
+        )
+        for seed, client in clients
+    }
+
+
+def same_cell(cell: Cell, study: Study) -> Cell | None:
+    """The cell of another study that is of the same attack on the same messages."""
+    key = (cell.defense, cell.role, cell.attack, cell.round, cell.card)
+    return next((one for one in study.cells if (one.defense, one.role, one.attack, one.round, one.card) == key), None)
+
+
+def _without(row: Row, seed: int, client: str) -> Row:
+    row = replace(row, status="ok") if row.status in JUDGED else row
+    changed = row.read(OfClients).without_client.get(client, {}) if row.seed == seed else {}
+    card = row.card.to_json() | changed.get("card", {})
+    return Row.from_json({**json.loads(row.line), **changed, "card": card}) if changed else row

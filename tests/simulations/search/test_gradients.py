@@ -1,7 +1,5 @@
 """Gradients of single examples against a loop of autograd over examples."""
 
-from collections.abc import Sequence
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -29,13 +27,9 @@ def by_loop(model: nn.Module, images: Tensor, targets: Tensor) -> list[list[Tens
     return found
 
 
-def along(engine: ExampleGradients, points: Tensor, targets: Tensor, starts: Sequence[Tensor] = ()) -> Tensor:
-    """Of each path (I, J, C, H, W), with the gradients at one more point of each."""
-    found = [
-        engine.along(path, target, [one[at : at + 1] for one in starts])
-        for at, (path, target) in enumerate(zip(points, targets, strict=True))
-    ]
-    return torch.stack(found)
+def along(engine: ExampleGradients, points: Tensor, targets: Tensor) -> Tensor:
+    """Of each path (I, J, C, H, W)."""
+    return torch.stack([engine.along(path, target) for path, target in zip(points, targets, strict=True)])
 
 
 class Odd(nn.Module):
@@ -88,20 +82,19 @@ def test_gradients_and_their_similarities_are_those_of_a_loop_over_examples(name
         [torch.stack([F.cosine_similarity(a, b, 0) for a, b in zip(one, last, strict=True)]).mean() for one in others]
         for *others, last in loops
     ]
-    for found in (along(engine, points[:, 1:], targets, starts), along(engine, points, targets)):
-        torch.testing.assert_close(found, torch.stack([torch.stack(row) for row in each]), rtol=1e-8, atol=1e-10)
+    expected = torch.stack([torch.stack(row) for row in each])
+    torch.testing.assert_close(along(engine, points, targets), expected, rtol=1e-8, atol=1e-10)
 
 
 def test_passes_that_fit_into_memory_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     model = MODELS["cnn"]()
     images, targets = images_and_targets(3 * 4)
     points, targets = images.unflatten(0, (3, 4)), targets[:3]
-    starts = ExampleGradients(model).of(images[:3], targets)
-    known = along(ExampleGradients(model), points, targets, starts)
+    known = along(ExampleGradients(model), points, targets)
     monkeypatch.setattr(module, "MOST_BYTES", 1)
     single = ExampleGradients(model)
     assert single._at_once == 1
-    torch.testing.assert_close(along(single, points, targets, starts), known, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(along(single, points, targets), known, rtol=1e-5, atol=1e-6)
 
 
 def test_a_vanished_gradient_is_like_none() -> None:

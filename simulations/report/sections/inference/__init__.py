@@ -11,12 +11,11 @@ from simulations.report import columns
 from simulations.report.analysis.finding import Finding
 from simulations.report.columns import DEFENCE, Column, Show, Shown, Table, averaged, number, over_interval
 from simulations.report.section import Content, OwnPictures, Section
-from simulations.report.sections.inference.cut import Adversary, Cut
-from simulations.report.sections.inference.equation import NOT_SATISFIED, SATISFIED
+from simulations.report.sections.inference.cut import NOT_SATISFIED, SATISFIED, Adversary, Cut
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.score import Score, Scored
 from simulations.report.studies.study import Study
-from simulations.report.text import NOTHING, dagger, decibel, percent, percentage, plain, size, two, within
+from simulations.report.text import NOTHING, dagger, decibel, percent, percentage, plain, size, two
 
 MASKS = {"delta masks": ("image", "server-cam", "adversary-cam", "mask", "masked")}
 """What the index of pictures calls those of delta masks, and their kinds in the order of their making."""
@@ -75,10 +74,10 @@ def _judged(cut: Cut) -> list[str]:
 
 
 def _answers(cut: Cut, lines: Sequence[Finding]) -> Table:
-    def read(line: Finding, retrained: bool) -> Shown:
+    def read(line: Finding, retrained: bool) -> Shown | None:
         adversary = cut.adversary(line.defense, retrained)
         if adversary is None:
-            return Shown(NOTHING)
+            return None
         shown = _change(None if retrained else adversary.before, adversary.after, percentage, line.defense)
         doubt = cut.doubt(line.defense) if retrained else ""
         return replace(shown, below=("; ".join(filter(None, (*shown.below, doubt))),))
@@ -116,7 +115,7 @@ def _change(before: Score | None, after: Score | None, show: Show, defense: str 
     was = Markup('<span class="soft">{} →</span> ').format(show(before.mean)) if defense and before else Markup("")
     if after is None:
         return Shown(was + NOTHING)
-    return Shown(was + show(after.mean) + dagger(after.status), (within(after.low, after.high, show),))
+    return Shown(was + show(after.mean) + dagger(after.status), (after.within(show),))
 
 
 def _verdict(adversary: Adversary | None) -> Shown:

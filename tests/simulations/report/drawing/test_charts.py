@@ -10,17 +10,26 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from PIL import Image
 
-from defenses.neighbours import REPLACE_ONE
 from simulations.report.analysis.finding import findings_of
-from simulations.report.drawing.chart import WIDTH, Axis, Chart, Point, Stroke, bounds, round_values
 from simulations.report.drawing.looks import COLORS, MARKERS, SHADES, Look, looks
 from simulations.report.drawing.picture_index import Picture
 from simulations.report.drawing.pictures import Embedder, grids
-from simulations.report.drawing.plots import MOST_TICKS, DotRow, curves, epsilons, over_rounds, plane, rows_of_dots
+from simulations.report.drawing.plots import (
+    MOST_TICKS,
+    WIDTH,
+    Axis,
+    Chart,
+    Point,
+    Stroke,
+    curves,
+    over_rounds,
+    plane,
+    round_values,
+    share_bounds,
+)
 from simulations.report.page.templates import macros, read
 from simulations.report.studies.score import Score
 from simulations.report.text import short_names
-from strategies.federated.shown_epsilon import ShownEpsilon
 from tests.simulations.report.report_run import INVERSION, PIPELINES, attack_rows, demo_rows, study_of
 
 CSS = read("style.css")
@@ -35,14 +44,14 @@ def test_what_lies_beyond_an_axis_is_drawn_at_its_edge(value: float, low: float,
     assume(high - low > 1e-6)
     expected = (np.clip(value, low, high) - low) / (high - low)
     assert Axis("", low, high).share(value) == pytest.approx(expected, abs=1e-9)
-    assert Axis("", high, low).share(value) == pytest.approx(1 - expected, abs=1e-9)
 
 
-@given(st.lists(numbers | st.none() | st.just(math.inf) | st.just(math.nan), max_size=5))
-def test_bounds_hold_every_number_that_can_be_drawn(found: list[float | None]) -> None:
-    low, high = bounds(found)
-    assert high - low >= 1 - 1e-9
-    assert all(low <= value <= high for value in found if value is not None and math.isfinite(value))
+@given(st.lists(st.floats(0, 1) | st.none() | st.just(math.inf), max_size=5), st.floats(0, 1))
+def test_bounds_hold_every_share(found: list[float | None], share: float) -> None:
+    low, high = share_bounds([*found, share])
+    assert 0 <= low < high <= 1
+    assert high - low >= 0.02 - 1e-9
+    assert all(low <= value <= high for value in [*found, share] if value is not None and value <= 1)
 
 
 @given(numbers, st.floats(0.01, 1e6), st.integers(4, 8))
@@ -177,34 +186,6 @@ def test_colours_can_be_read_and_told_apart_in_both_schemes() -> None:
         for matrix in (np.eye(3), np.array(DEUTERANOPIA), np.array(PROTANOPIA)):
             for one, other in itertools.combinations(marks.values(), 2):
                 assert np.linalg.norm(lab(matrix @ linear(one)) - lab(matrix @ linear(other))) >= 19.5
-
-
-def test_dots_stand_in_the_row_of_their_defence_at_their_value() -> None:
-    none = DotRow("No defence", FACES[""], [(0.0, "none: 0", "circle"), (1.0, "none: 1", "circle")])
-    chart = rows_of_dots([none, DotRow("A", FACES["A()"], [(0.5, "A: 0.5", "up")], (0.4, 0.7))], Axis("", 0, 1), "", "")
-    low, high, below = ((chart.x(one.x), chart.y(one.y)) for one, _ in chart.points)
-    assert below[0] == pytest.approx((low[0] + high[0]) / 2, abs=0.01)
-    assert low[1] == high[1] < below[1] - 20
-    assert [said for *_, said, _ in chart.texts] == ["No defence", "A"]
-    (bar,) = [one.places for one in chart.lines if one.kind == "whisker"]
-    assert bar == [(0.4, chart.points[2][0].y), (0.7, chart.points[2][0].y)]
-
-
-def test_claims_and_bounds_of_epsilon_stand_on_one_axis() -> None:
-    numbers = (1e-5, 0.95, 0.0, 4.0, "all parameters", 100, 100, 80, "", 18.0, 19.0)
-    audits = [("A()", ShownEpsilon(8.0, *numbers, neighbours=REPLACE_ONE)), (DP[0], ShownEpsilon(math.inf, *numbers))]
-    chart = epsilons(audits, FACES)
-    assert [said for *_, said, _ in chart.texts] == ["A, example-level", "DPSGD(8.0)"]
-    (claimed, shown, gaussian), (without, *_) = ([chart.points[at + 3 * row] for at in range(3)] for row in range(2))
-    assert [chart.across.share(one.x) for one, _ in (shown, without)] == [0, 1]
-    # Twice as large lies as far to the right everywhere.
-    right = chart.x(claimed[0].x) - chart.x(gaussian[0].x)
-    assert right == pytest.approx(chart.x(2.0) - chart.x(1.0), abs=0.02)
-    shapes = [look.shape for _, look in (claimed, shown, gaussian)]
-    assert [(look.shape, name) for name, look in chart.names] == [
-        *zip(shapes, ("claimed", "shown at least", "if noise is Gaussian"), strict=True)
-    ]
-    assert gaussian[0].tip == "A: if noise is Gaussian 4.00"
 
 
 def pictures(folder: Path, levels: tuple[int, ...], kind: str = "reconstruction", **fields: object) -> list[Picture]:

@@ -8,10 +8,9 @@ from attacks.metrics.names import Role
 from attacks.scoring.intervals import binomial_interval
 from simulations.report import Row, validate
 from simulations.report.analysis.finding import findings_of
+from simulations.report.sections.inference import cut as rule
 from simulations.report.sections.inference import edge_cloud_inference
-from simulations.report.sections.inference import equation as rule
-from simulations.report.sections.inference.cut import Cut
-from simulations.report.sections.inference.equation import NOT_SATISFIED, OPEN, SATISFIED, decided, difference
+from simulations.report.sections.inference.cut import NOT_SATISFIED, OPEN, SATISFIED, Cut, decided, difference
 from simulations.report.studies.intervals import Change, wilson
 from simulations.report.studies.score import Score
 from simulations.report.studies.study import Study, split
