@@ -103,25 +103,17 @@ class PublicTraining:
 
     @cached_property
     def own(self) -> Examples:
-        """The server's own images, which no client holds; read on first use."""
+        """The server's own images, which no client holds, for training, defences and attacks; read on first use."""
         own = Auxiliary(self.plan)
         return Examples(own.examples(), own.sensitive())
 
     @cached_property
     def training(self) -> CentralTraining:
         """The training; the server's examples are read when they are first needed."""
-        training = CentralTraining(self.plan, self.examples(), ("public", self.plan.seed))
+        training = CentralTraining(self.plan, self.own.batch, ("public", self.plan.seed))
         if self._start:
             load_weights(training.model, self._start)
         return training
-
-    def examples(self) -> Batch:
-        """The server's own examples, on which it trains and from which defences learn."""
-        return self.own.batch
-
-    def sensitive(self) -> Tensor | None:
-        """The sensitive attribute (N,) of these examples; None where the data have none."""
-        return self.own.sensitive
 
     def run_round(self, task: Task) -> tuple[float, float] | None:
         """Train for one round, unless that was done; returns the mean loss per example and the seconds, None without training."""
