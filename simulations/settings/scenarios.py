@@ -160,7 +160,7 @@ class FederatedSettings(WholeModelSettings):
 
 
 Normalisation = Literal["", "data", "imagenet", "efficientnet-lite0"]
-"""With the keys of ``clients.models.packaged_weights.NORMALISATIONS``, repeated because that module imports torch."""
+"""With the keys of ``clients.models.pretrained.NORMALISATIONS``, repeated because that module imports torch."""
 Architecture = Literal["split", "tuned", "full"]
 """Architectures of an adversary (``attacks.queries.attributes``), repeated for the same reason."""
 

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from attacks.local_model import shared_tensors
 from clients.models.library import ModelError
-from clients.models.packaged_weights import PACKAGED
-from clients.models.pretrained_classifier import load_classifier
+from clients.models.pretrained import PACKAGED, load_classifier
 from clients.task.auxiliary import Auxiliary
 from clients.task.task import Task, WholeModelPlan, load_weights
 from defenses.base import Batch
