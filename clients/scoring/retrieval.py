@@ -94,12 +94,7 @@ def other_images(data: LocalData, truth: Probed, target: int, each: int = CANDID
     the attacked images and these are exchangeable: a copy of an attacked image may be among them. They are the same in every
     round and under every defence. Where the attacked images are cropped and mirrored, so are these, by draws of their own: else a
     black border would tell a view from the others.
-
-    Args:
-        data: The client's examples.
-        truth: The images behind one observation.
-        target: Number of the observation.
-        each: How many for each attacked image.
+    ``target`` is the number of the observation.
     """
     generator = generator_for(*data.key("line-up", target))
     parts = [
@@ -137,8 +132,8 @@ def identified(
     Args:
         guess: (M, C, H, W) in [0, 1].
         pairs: Indices into guess and own images, as the other scores use them.
-        own: The attacked images (B, C, H, W).
-        others: What ``other_images`` finds.
+        own: The attacked images.
+        others: See ``other_images``.
         paired: See above.
         whole_round: A round with too few others for a chance of ``MOST_CHANCE`` is judged by ``identified_in_round``.
 

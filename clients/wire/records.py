@@ -45,11 +45,8 @@ def to_tensors(record: ArrayRecord) -> Tensors:
 def view_of(name: str, array: Array) -> np.ndarray:
     """View of an array's received values without a copy: no memory is taken, whatever size the array states.
 
-    Flower's own ``Array.numpy`` first takes the memory that the header declares, which may be any number of bytes.
-
-    Args:
-        name: For the error.
-        array: Array of Flower; its reported type and shape outside of its bytes are not read.
+    Flower's own ``Array.numpy`` first takes the memory that the header declares, which may be any number of bytes. The type and
+    shape that an array reports outside of its bytes are not read.
 
     Raises:
         RecordError: When its bytes are no array of whole or real numbers or truth values, or not as many as its shape says.

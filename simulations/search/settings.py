@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal
 
 from clients.data.datasets import is_multi_label, is_table
 from clients.data.images import IMAGE_MEMORY
-from clients.outsourced.plan import OutsourcedPlan
+from clients.outsourced.messages import OutsourcedPlan
 from clients.task.task import WholeModelPlan
 from clients.wire.limits import Images, Limit, Rate, Share, Side, Width
 from clients.wire.schema import Settings, setting

@@ -13,7 +13,7 @@ from attacks.queries.base import Query
 from attacks.queries.training import RETRAINED, STATIC
 from attacks.sender import Sender
 from clients.inference.plan import CutModel, InferencePlan
-from clients.models.adversaries import AdversaryBuilder
+from clients.models.cuts import AdversaryBuilder
 from clients.task.auxiliary import Auxiliary
 from clients.task.task import Plan
 from clients.training.evaluation import device

@@ -36,13 +36,9 @@ def read_weights(plan: WholeModelPlan, source: str) -> FileWeights:
     A new last layer is zero, as in Dosovitskiy et al. 2021 (An Image is Worth 16x16 Words, section 3.2): the first loss is
     that of guessing, ln K, where timm's own draw for a few classes is so large that it throws the pretrained layers away.
 
-    Args:
-        plan: Says what the model is.
-        source: A name in ``PACKAGED``, or the path of a file for ``load_classifier``, which may be a checkpoint that a run of
-            edge-cloud inference has left.
-
-    Raises:
-        ModelError: When the package is not installed, or the file cannot be read or is of another model.
+    ``source`` is a name in ``PACKAGED``, or the path of a file for ``load_classifier``, which may be a checkpoint that a run of
+    edge-cloud inference has left. ``ModelError`` when the package is not installed, or the file cannot be read or is of another
+    model.
     """
     path = str(PACKAGED[source].path()) if source in PACKAGED else source
     model = plan.build_model()

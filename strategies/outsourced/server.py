@@ -16,8 +16,7 @@ from attacks.metrics.training import (
     UPLOAD_SECONDS,
     UPLOADED_IMAGES,
 )
-from clients.outsourced.messages import UPLOAD_ROUND
-from clients.outsourced.plan import OutsourcedPlan
+from clients.outsourced.messages import UPLOAD_ROUND, OutsourcedPlan
 from clients.task.batches import chunks, join
 from clients.task.task import Task
 from clients.training.evaluation import CLEAN_ACCURACY

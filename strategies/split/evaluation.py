@@ -80,7 +80,7 @@ def evaluate(task: Task, server: SplitServer) -> float:
 def _logits(task: Task, server: SplitServer) -> dict[int, list[Tensor]]:
     """Partition -> the server half's logits of its test images, in parts; only of clients that sent all of them."""
     half, usual = server.server.eval(), task.plan.batch_size * server.batches_per_message
-    edge = {"edge": to_record(server.edge)} if SplitPlan.narrow(task.plan).trains_edge else {}
+    edge = {"edge": to_record(server.edge)} if server.plan.trains_edge else {}
     logits: dict[int, list[Tensor]] = defaultdict(list)
     remaining = {partition: holder.num_test for partition, holder in server.holders.items()}
     for first in itertools.count(0, usual):
