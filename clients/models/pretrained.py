@@ -130,6 +130,8 @@ def _why(error: Exception) -> str:
     if isinstance(cause := error.__cause__ or error, pickle.UnpicklingError):
         objects = "it holds objects, not only tensors; save model.state_dict()"
         return objects if "GLOBAL" in str(cause) else "it cannot be unpickled"
+    if isinstance(error, AttributeError):  # timm takes whatever there is for a dictionary
+        return "it holds no tensors by name"
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
 
 

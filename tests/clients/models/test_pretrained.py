@@ -206,7 +206,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, subtests: pytest.Subtests)
         (classifier(7, norm="group"), lite.state_dict(), r"247 tensors, the model .*; set norm to batch"),
         (vgg, grouped.state_dict(), r"tensors, the model \d+$"),  # nothing says that statistics are what is too many
         (small, bomb, r"holds objects, not only tensors; save model.state_dict"),
-        (small, {1: torch.zeros(2)}, "is no checkpoint"),
+        (small, {1: torch.zeros(2)}, "it holds no tensors by name"),
         (small, {"weight": torch.zeros(2, device="meta")}, r"in weight \(meta\); expected dense ones"),
         (small, {"weight": torch.eye(2).to_sparse()}, r"torch.sparse_coo\); expected dense"),
         (small, {"weight": torch.zeros(2, dtype=torch.int64)}, "torch.int64 in weight; expected real"),
