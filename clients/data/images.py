@@ -141,8 +141,7 @@ class Described(Generic[P]):
 
     Attributes:
         test: Test images, of the same shape as those of training.
-        mean: Per channel, of images in [0, 1], for the normalisation: constants that every client shares.
-        std: Likewise.
+        mean: Per channel, as ``std``, of images in [0, 1], for the normalisation: constants that every client shares.
         columns: Names of a table's columns; empty where examples are images.
         cardinalities: Categories of each column.
         notes: What was left out of it, a clause each.

@@ -36,11 +36,8 @@ def halves(model: nn.Module, name: str, cut: str) -> tuple[nn.Sequential, nn.Seq
 
     Both halves hold the very submodules of the model: training one trains the model, and moving one moves the model's layers.
 
-    Returns:
-        The client half, images (B, C, H, W) -> features (B, Z, H', W'), and the server half, features -> logits (B, num_classes).
-
-    Raises:
-        ModelError: When the model or the cut is unknown, or ``model`` is not what ``build_model`` gives for ``name``.
+    Returns the client half, images (B, C, H, W) -> features (B, Z, H', W'), and the server half, features -> logits. ``ModelError``
+    when the model or the cut is unknown, or ``model`` is not what ``build_model`` gives for ``name``.
     """
     match = re.fullmatch(r"([a-z]+)(\d+)", checked_cut(name, cut))
     assert match is not None  # Every name in CUTS is a word and a number.

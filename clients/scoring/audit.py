@@ -145,13 +145,9 @@ def _oracle_scores(
 
 
 def audit_attributes(client: Client, observation: str, guesses: Sequence[Attributes]) -> AuditScores:
-    """Scores guesses of a sensitive attribute against this client's own values; reads no image.
+    """``ATTRIBUTE_ACCURACY`` against this client's own values: 1 for every image whose value was guessed, else 0; reads no image.
 
-    Returns:
-        ``ATTRIBUTE_ACCURACY``: 1 for every image whose value was guessed, else 0.
-
-    Raises:
-        ValueError: When there are not as many guesses as observations, or one is not of as many images.
+    ``ValueError`` when there are not as many guesses as observations, or one is not of as many images.
     """
     truths = client.sensitive(observation)
     if len(guesses) != len(truths):

@@ -20,10 +20,9 @@ from defenses.tensors import ImageShape
 class SplitPlan(Plan):
     """A plan of split learning.
 
+    Sizes are as of ``SplitShape``.
+
     Attributes:
-        patch_size: Side of a patch in pixels.
-        depth: Transformer blocks of both halves together.
-        heads: Attention heads of a block.
         edge_blocks: Blocks of the client half, unless a defence asks for another number.
         train_edge: The client half is trained and averaged (SplitFed); else it stays as it was initialised.
         weights: Path of a file of weights to start from (see ``clients.models.pretrained``) everywhere; "": random weights.

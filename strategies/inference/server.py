@@ -48,7 +48,7 @@ SHARES = tuple(metric.name for metric in ANSWERED)
 
 @dataclass(eq=False)
 class InferenceServer:
-    """Serve one pipeline's queries.
+    """Serve one pipeline's queries; it has a short ``label`` in file names.
 
     Attributes:
         training: Of the whole model; one for all pipelines of the run.
@@ -56,8 +56,6 @@ class InferenceServer:
         sizes: Partition -> test examples of the client, each of which is a query.
         attacked: Whether the queries are attacked.
         min_usable: Share of the clients that must ask usably, or the run stops.
-        batches_per_message: Batches of queries in one message.
-        label: Short name of the pipeline for file names.
         accuracy: Of the whole model on clean test images, as the clients report it; None before queries are answered.
     """
 
