@@ -104,12 +104,11 @@ class SplitPasses:
         """The pass, and the batch within it, of batch ``number`` of this round."""
         return divmod(self._first_batch() + number, len(self._pass()))
 
-    def transmissions(self, until: int, since: int = 1) -> int:
-        """How often training sends any one example in rounds ``since`` to ``until``, at most: once in each pass, without audits."""
-        return len(self.within(since, until))
-
     def within(self, since: int, until: int) -> list[ImageShape]:
-        """Number, first batch and end of each pass of which rounds ``since`` to ``until`` send anything."""
+        """Number, first batch and end of each pass of which rounds ``since`` to ``until`` send anything.
+
+        Training sends an example once in each pass, so that these are the most transmissions of any one, without audits.
+        """
         per_round, per_pass = self._batches_per_round(), len(self._pass())
         first, end = (since - 1) * per_round, until * per_round
         passes = range(first // per_pass, math.ceil(end / per_pass)) if first < end else range(0)

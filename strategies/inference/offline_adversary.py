@@ -6,15 +6,18 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from attacks.base import Knowledge
 from attacks.local_model import shared_tensors
 from attacks.queries.attributes import AttributeInference
 from attacks.queries.training import STATIC
 from attacks.refinement.restoration import HOLDOUT
+from attacks.sender import Sender
 from clients.inference.plan import CutModel, InferencePlan
+from defenses.pipeline import Pipeline
 from defenses.random_draws import generator_for
 from defenses.tensors import Tensors, on_cpu, part_of
 from strategies.audit.kinds import untrainable
-from strategies.inference.observations import QUERY, adversary_builder, unprotected_knowledge
+from strategies.inference.observations import QUERY, adversary_builder
 from strategies.inference.public_model import Examples
 
 HELD = "held/"
@@ -52,8 +55,11 @@ class OfflineAdversaries:
         weights = {name: tensor.cpu() for name, tensor in shared_tensors(model.whole).items()}
         builder = adversary_builder(plan, cut, weights)
         if cut not in self._learned:
-            train = functools.partial(untrainable, QUERY.plural)
-            knowledge = unprotected_knowledge(examples, plan, model, builder, train)
+            card, plain = plan.data_card(), Pipeline()
+            knowledge = Knowledge(
+                examples.batch, plain, card.mean, card.std, functools.partial(untrainable, QUERY.plural),
+                sensitive=examples.sensitive, adversary=builder, sender=Sender(model.client, plain, card.mean, card.std),
+            )  # fmt: skip
             recipe = AttributeInference(architecture=self.architecture, training=STATIC, iterations=self.iterations)
             learned = recipe.fit(knowledge, generator_for("offline adversary", plan.seed, cut)).learned
             assert learned is not None

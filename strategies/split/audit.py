@@ -188,7 +188,7 @@ def most_transmissions(task: Task, num_train: int) -> int:
     since, until = window(task)
     if task.plan.auxiliary_data == "private":
         return until - since + 1
-    return max(1, SplitPasses(task, num_train).transmissions(until, since))
+    return max(1, len(SplitPasses(task, num_train).within(since, until)))
 
 
 def as_sent(values: Tensor, transmissions: int, counts: Tensor) -> Tensor:
