@@ -110,7 +110,11 @@ def audit_guesses(
             scored = {ScoreName(name): values for name, values in named.items() if values}
         elif isinstance(guess, Reconstruction):
             scored = _image_scores(client, guess, known, target)
-            scored |= _oracle_scores(guess, recognised, truth, known, oracle)
+            if recognised is not None:
+                scored[RECOGNITION.of()] = recognition(guess, recognised, truth.original, paired=known.paired)
+            if oracle is not None:
+                compared = oracle.compare(guess.images, truth.original.images)
+                scored |= {ScoreName(name): values for name, values in compared.items()}
         else:
             assert isinstance(guess, Labels)
             scored = score_both(guess, truth, paired=known.paired)
@@ -129,18 +133,6 @@ def _image_scores(client: Client, guess: Reconstruction, known: Truths, target: 
         scores |= paper_scores(guess.images, truth.original.images, paper_scale(client.task))
     if known.at_many_scales:
         scores |= scores_at_many_scales(guess.images, truth.original.images)
-    return scores
-
-
-def _oracle_scores(
-    guess: Reconstruction, recognised: Tensor | None, truth: Probed, known: Truths, oracle: Oracle | None
-) -> Scores:
-    scores: Scores = {}
-    if recognised is not None:
-        scores[RECOGNITION.of()] = recognition(guess, recognised, truth.original, paired=known.paired)
-    if oracle is not None:
-        compared = oracle.compare(guess.images, truth.original.images)
-        scores |= {ScoreName(name): values for name, values in compared.items()}
     return scores
 
 
