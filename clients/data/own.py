@@ -157,7 +157,7 @@ def _image(what: str, data: Any, at: int) -> Tensor:
         try:
             return levels_of(image)
         except DataError as error:
-            raise _wrong(f"the image of {what}[{at}] {error}, or to floats in [0, 1]") from None
+            raise _wrong(f"the image of {what}[{at}] {error}") from None
     if not isinstance(image, Tensor):
         array = np.asarray(image)
         if array.dtype not in (np.uint8, np.float16, np.float32, np.float64):

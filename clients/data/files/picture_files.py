@@ -1,6 +1,7 @@
 """Data sets that come as pictures in folders: a folder per class, CelebA, and Labeled Faces in the Wild."""
 
 import hashlib
+import itertools
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from clients.data.composed import balanced
-from clients.data.files.decoding import decode
+from clients.data.files.decoding import FullScale, decode, full_scale, scale_text
 from clients.data.images import DataError, Labels, Part, Rows, Source, resize
 from defenses.tensors import ImageShape
 
@@ -58,7 +59,7 @@ def folder(root: Path, skip_broken: bool = False) -> Source:
     if gone := [name for name in names if split[0][name] and not whole[0][name]]:
         raise DataError(f"{root}: no training picture of {gone[0]} can be read: {broken[split[0][gone[0]][0]]}")
     source = _source(root, whole[0], whole[1], names)
-    return replace(source, notes=_left_out(broken))
+    return replace(source, notes=(*source.notes, *_left_out(broken)))
 
 
 def _why_broken(path: Path) -> str:
@@ -176,14 +177,16 @@ def _columns(path: Path, lines: Sequence[str], columns: Sequence[int], meaning: 
 
 
 def _source(root: Path, train: dict[str, list[Path]], test: dict[str, list[Path]], names: Sequence[str]) -> Source:
-    parts = []
-    for side in (train, test):
+    paths = [[path for name in names for path in side[name]] for side in (train, test)]
+    scale, parts = full_scale(itertools.chain(*paths)), []
+    for side, own in zip((train, test), paths, strict=True):
         labels = np.repeat(np.arange(len(names)), [len(side[name]) for name in names])
-        parts.append(picture_part([path for name in names for path in side[name]], labels))
+        parts.append(picture_part(own, labels, scale))
     if not len(parts[0].labels) or not len(parts[1].labels):
         counts = f"{len(parts[0].labels)} training and {len(parts[1].labels)} test pictures"
         raise DataError(f"{root} has {counts} in {len(names)} class folders; both parts need at least one")
-    return Source(parts[0], parts[1], tuple(names), HALF, HALF)
+    notes = (f"{root}: {scale_text(scale)} in pictures beyond 8 bits, as their levels use these bits",) if scale else ()
+    return Source(parts[0], parts[1], tuple(names), HALF, HALF, notes=notes)
 
 
 def _folders(root: Path) -> list[Path]:
@@ -204,7 +207,7 @@ def _pictures(root: Path, suffixes: set[str] | None) -> dict[str, list[Path]]:
     }
 
 
-def picture_part(paths: Sequence[Path], labels: Labels) -> Part:
+def picture_part(paths: Sequence[Path], labels: Labels, scale: FullScale | None = None) -> Part:
     """A part whose pictures are decoded one by one on reading, so that only scaled pictures stay in memory."""
     shapes: dict[int, ImageShape] = {}
     first: dict[int, Path] = {}
@@ -212,8 +215,8 @@ def picture_part(paths: Sequence[Path], labels: Labels) -> Part:
     def shape(indices: Rows, size: int) -> ImageShape:
         """Three channels unless all pictures are grey: looked for until the first that is not."""
         if size not in shapes:
-            height, width = resize(decode(paths[indices[0]]), size).shape[-2:]
-            coloured = any(decode(paths[index]).shape[1] == 3 for index in indices)
+            height, width = resize(decode(paths[indices[0]], scale), size).shape[-2:]
+            coloured = any(decode(paths[index], scale).shape[1] == 3 for index in indices)
             shapes[size], first[size] = ((3 if coloured else 1), height, width), paths[indices[0]]
         return shapes[size]
 
@@ -221,7 +224,7 @@ def picture_part(paths: Sequence[Path], labels: Labels) -> Part:
         channels, height, width = shapes[size]
         images = torch.empty(len(indices), channels, height, width, dtype=torch.uint8)
         for row, index in enumerate(indices):
-            image = resize(decode(paths[index]), size)
+            image = resize(decode(paths[index], scale), size)
             if image.shape[-2:] != images.shape[-2:]:
                 extent = "x".join(map(str, image.shape[-2:]))
                 raise DataError(

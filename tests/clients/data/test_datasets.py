@@ -231,7 +231,7 @@ def test_damaged_files_are_named_with_what_is_wrong(tmp_path: Path, subtests: py
         (cifar, data_files.python2_pickle({"data": rows, "labels": [1, 12]}), "expected 0 to 9"),
         (image, b"not a picture", "cannot be read"),
         (image, (tmp_path / "noise.png").read_bytes()[:3000], "cannot be read"),
-        (image, (tmp_path / "wide.tif").read_bytes(), "of 8 bits"),
+        (image, (tmp_path / "wide.tif").read_bytes(), "unknown range"),
         (image, bytes(large), "exceeds limit of 178956970 pixels"),  # before it is decoded
     ):
         batch.write_bytes(content)
@@ -334,23 +334,55 @@ def test_odd_pictures_are_read_as_seen(tmp_path: Path) -> None:
     rotated[0x0112] = 6  # The camera was held upright: turn clockwise.
     save(tmp_path / "rotated.png", colour, exif=rotated)
     assert np.array_equal(decode(tmp_path / "rotated.png")[0].permute(1, 2, 0).numpy(), np.rot90(colour, -1))
+    deep = np.array([[0, 257, 65535]], dtype=np.uint16)
+    Image.fromarray(deep).save(tmp_path / "deep.png")
+    (tmp_path / "deep.pgm").write_bytes(b"P5\n3 1\n65535\n" + deep.astype(">u2").tobytes())
+    for name in ("deep.png", "deep.pgm"):
+        assert decode(tmp_path / name).tolist() == [[[[0, 1, 255]]]]
     Image.fromarray(np.array([[0, 255]], np.uint8)).convert("1").save(tmp_path / "bits.png")
     assert decode(tmp_path / "bits.png").tolist() == [[[[0, 255]]]]
     Image.fromarray(np.dstack([colour, np.full((4, 6), 255, np.uint8)])).save(tmp_path / "alpha.png")
     assert np.array_equal(decode(tmp_path / "alpha.png")[0].permute(1, 2, 0).numpy(), colour)
 
 
-def test_levels_beyond_eight_bits_are_refused(tmp_path: Path) -> None:
-    """Pillow reads one of two bytes of a colour, and a negative level as a bright one."""
-    deep = np.array([[0, 257, 65535]], dtype=np.uint16)
-    for name, pixels in {"16.png": deep, "16.tif": deep, "32.tif": deep.astype(np.int32)}.items():
+def test_whole_numbers_of_any_depth_keep_their_levels_by_one_scale_and_the_scale_is_said(tmp_path: Path) -> None:
+    # 256 levels, 64 levels or fewer in the files of cameras and scanners; no two may become one.
+    grey = np.arange(256).reshape(16, 16)
+    for name, pixels in {
+        "8 in 32.tif": grey.astype(np.int32), "12 in 16.png": (grey * 16).astype(np.uint16),
+        "12 in 16.tif": (grey * 16).astype(np.uint16), "whole 16.png": (grey * 257).astype(np.uint16),
+        "15 in 32.tif": (grey * 100).astype(np.int32), "signed 8.tif": (grey - 128).astype(np.int32),
+        "signed 12.tif": ((grey - 128) * 16).astype(np.int32),
+    }.items():  # fmt: skip
         Image.fromarray(pixels).save(tmp_path / name)
-    (tmp_path / "16.pgm").write_bytes(b"P5\n3 1\n65535\n" + deep.astype(">u2").tobytes())
+        found = decode(tmp_path / name).flatten()
+        assert (found.diff() > 0).all() if name != "15 in 32.tif" else len(found.unique()) > 190, name
+    unsigned = np.array([[0, 2**31, 2**32 - 1]], np.uint32)
+    Image.fromarray(unsigned.view(np.int32)).save(tmp_path / "unsigned.tif")
+    signed = b"\x53\x01\x03\x00\x01\x00\x00\x00"  # the tag of the sample format, one short, and then 2
+    content = (tmp_path / "unsigned.tif").read_bytes()
+    assert signed + b"\x02" in content
+    (tmp_path / "unsigned.tif").write_bytes(content.replace(signed + b"\x02", signed + b"\x01"))
+    assert decode(tmp_path / "unsigned.tif").flatten().tolist() == [0, 128, 255]
     Image.fromarray(np.array([[128, 0, 127]], np.uint8)).save(tmp_path / "signed.tif", tiffinfo={339: 2})
-    write_deep_colours(tmp_path / "colours.png", np.arange(48, dtype=">u2").reshape(4, 4, 3))
-    for path in tmp_path.iterdir():
-        with pytest.raises(DataError, match=f"{path.name} holds other levels than unsigned ones of 8 bits"):
-            decode(path)
+    assert decode(tmp_path / "signed.tif").flatten().tolist() == [0, 128, 255]
+    # A dark picture stays dark beside a bright one, in training as in tests.
+    for number in range(8):
+        save(tmp_path / "set" / "ab"[number % 2] / f"{number}.png", np.full((2, 2), 100 * number, np.uint16))
+        save(tmp_path / "set" / "ab"[number % 2] / f"{number}.tif", np.full((2, 2), 4000, np.uint16))
+    data = load_dataset("folder", data_dir=str(tmp_path / "set"))
+    seen = {int(image.max()) for part in (data.train, data.test) for image in part.images[:]}
+    assert seen == {100 * number * 256 // 4096 for number in range(8)} | {250}
+    assert "levels 0 to 4095 become 0 to 255" in data.notes[0]
+    colours = np.arange(48, dtype=">u2").reshape(4, 4, 3)
+    for factor, fits in ((16, False), (1300, True)):
+        path = tmp_path / f"colours{factor}.png"
+        write_deep_colours(path, colours * factor)
+        if fits:
+            assert decode(path).shape == (1, 3, 4, 4)
+        else:
+            with pytest.raises(DataError, match="colours of 16 bits, of which the lower half alone is used"):
+                decode(path)
 
 
 def write_deep_colours(path: Path, pixels: NDArray[np.uint16]) -> None:

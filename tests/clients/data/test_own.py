@@ -119,7 +119,7 @@ def test_what_is_no_data_set_is_refused_by_its_place(file: Path, subtests: pytes
         "unlabelled": r"train\[0\] is Tensor; \(image, class\) is expected",
         "needs": "needs folder; given are no arguments alone", "empty": "train has no examples",
         "wide": "is ndarray of int64",
-        "deep": "of 8 bits; convert it to 8-bit levels, or to floats",
+        "deep": "holds whole numbers of unknown range; convert it to 8-bit levels, or to floats",
         "from_one": r"of the classes 0 to 3, 0 has no example; number them .* or name all in a list 'classes'",
         "ignored": r"of the classes 0 to 255, 3, 4, 5 and 249 more have no example",
         "unknown": r"the class -1, and 0 is the lowest; leave examples without a class out",
