@@ -6,19 +6,10 @@ from torch.nn import functional as F
 
 
 def random_crop_and_flip(images: Tensor, padding: int, flip: bool, generator: torch.Generator) -> Tensor:
-    """Shift every image by -padding to padding pixels either way, black at the edges, and mirror every second one.
+    """Shift images (B, C, H, W) by -padding to padding pixels either way, black at the edges; with ``flip``, mirror every second.
 
-    As torchvision's ``RandomCrop(size, padding)`` and ``RandomHorizontalFlip``. Every image takes the same number of draws for
-    all arguments.
-
-    Args:
-        images: (B, C, H, W) in [0, 1]; left as they are.
-        padding: In pixels, at least 0; 0 for no crop.
-        flip: Mirror images.
-        generator: Draws on the CPU.
-
-    Returns:
-        (B, C, H, W), new images unless ``padding`` is 0 and ``flip`` False.
+    As torchvision's ``RandomCrop(size, padding)`` and ``RandomHorizontalFlip``. Every image takes the same number of draws of the
+    ``generator`` (on the CPU) for all arguments.
 
     Source: Krizhevsky 2009 and He et al. 2016, section 4.2 (padding 4 on CIFAR).
     """

@@ -1,4 +1,4 @@
-"""Metadata of the clients' data that the server needs to build the model."""
+"""The data card: what the server learns of the clients' data before it trains."""
 
 from __future__ import annotations
 
@@ -37,8 +37,7 @@ class DataCard:
 
     Attributes:
         input_shape: (C, H, W).
-        mean: Per channel, of images in [0, 1].
-        std: Per channel.
+        mean: Per channel, as ``std``, of images in [0, 1].
         columns: Names of a table's columns; empty where examples are images.
         cardinalities: Categories of each column.
         multi_label: An example may have several of the ``num_classes`` labels, or none; else it has one class.

@@ -53,15 +53,9 @@ def balanced(name: str, primary: Labels, sensitive: Labels) -> Rows:
 def paired(name: str, primary: Labels, sensitive: Labels, generator: np.random.Generator) -> tuple[Rows, Rows]:
     """Pair examples of two sources so that all four combinations are equally frequent, using no example twice.
 
-    Args:
-        name: What the pairs are, for messages.
-        primary: The attribute of the first source's examples, (N,): 0, 1, or -1 for those that are left out.
-        sensitive: Likewise of the second source's, (M,).
-        generator: Draws which examples meet.
-
-    Returns:
-        Rows of the first and of the second source, as many as both allow; combinations take turns in the order of
-            ``COMBINATIONS``, so that every beginning is balanced too. A value with fewer than two examples is a ``DataError``.
+    ``primary`` (N,) is the attribute of the first source's examples, ``sensitive`` (M,) that of the second's: 0, 1, or -1 for those
+    that are left out. Returns rows of both, as many as they allow; combinations take turns in the order of ``COMBINATIONS``, so
+    that every beginning is balanced too. A value with fewer than two examples is a ``DataError``, which names the data set.
     """
     pools = [[generator.permutation(np.flatnonzero(values == v)) for v in (0, 1)] for values in (primary, sensitive)]
     # Each value is in two combinations.
@@ -88,14 +82,8 @@ def garment_digit(name: str, fashion: Source, option: str) -> Source:
     Training frames hold training images of both, test frames test images. No image is used twice, so that there are at most
     as many frames as digits.
 
-    Args:
-        name: The data set, for messages.
-        fashion: Fashion-MNIST.
-        option: Two attributes (``binary_attribute``) with a comma between: ``06-24,02468-13579`` separates T-shirt/top or
-            shirt from pullover or coat, and even from odd digits.
-
-    Raises:
-        DataError: When the option is not two such attributes.
+    ``option`` is two attributes (``binary_attribute``) with a comma between, else ``DataError``: ``06-24,02468-13579`` separates
+    T-shirt/top or shirt from pullover or coat, and even from odd digits.
 
     Source: Xiao et al. 2017, Fashion-MNIST; LeCun et al. 1998.
     """
@@ -124,13 +112,8 @@ def photo_face(name: str, option: str) -> Source:
     test, so that an accuracy has a 95 % interval of about 15 percentage points to either side. Faces in training and test are
     different pictures; whether they are of different people the file does not say.
 
-    Args:
-        name: The data set, for messages.
-        option: An attribute (``binary_attribute``) of kinds of photographs: ``125-346`` separates the cat, the coffee and the
-            motorcycle from galaxies, tissue and the retina. The astronaut is not among them: her tiles show a face.
-
-    Raises:
-        DataError: When the option is no such attribute.
+    ``option`` is an attribute (``binary_attribute``) of kinds of photographs, else ``DataError``: ``125-346`` separates cat,
+    coffee and the motorcycle from galaxies, tissue and the retina. The astronaut is not among them: her tiles show a face.
 
     Source: Huang et al. 2007, Labeled Faces in the Wild; scikit-image's ``lfw_subset``.
     """

@@ -141,8 +141,7 @@ class Described(Generic[P]):
 
     Attributes:
         test: Test images, of the same shape as those of training.
-        mean: Per channel, of images in [0, 1], for the normalisation: constants that every client shares.
-        std: Likewise.
+        mean: Per channel, as ``std``, of images in [0, 1], for the normalisation: constants that every client shares.
         columns: Names of a table's columns; empty where examples are images.
         cardinalities: Categories of each column.
         notes: What was left out of it, a clause each.
@@ -211,11 +210,11 @@ class Source(Described[Part]):
     """A data set whose images have not been read yet; ``mean`` and ``std`` hold one value per channel, or one for all."""
 
 
-def array_part(images: Levels, labels: NDArray[np.integer]) -> Part:
-    """A part whose images (N, C, H, W) are in memory already."""
+def array_part(images: Levels | NDArray[np.int32], labels: NDArray[np.integer]) -> Part:
+    """A part whose images, or rows of a table (N, C, H, W), are in memory already."""
     tensor = torch.from_numpy(np.ascontiguousarray(images))
     if len(images) != len(labels):
-        raise DataError(f"there are {len(images)} images but {len(labels)} labels")
+        raise DataError(f"there are {len(images)} examples but {len(labels)} labels")
 
     def read(indices: Rows, size: int) -> Tensor:
         everything = len(indices) == len(tensor) and bool((np.diff(indices) == 1).all())
@@ -236,6 +235,8 @@ def resize(images: Tensor, size: int) -> Tensor:
     height, width = images.shape[-2:]
     if size == 0 or (height, width) == (size, size):
         return images
+    if images.dtype == torch.int32:
+        raise DataError(f"image-size is {size}; allowed for rows of a table: 0, as there is nothing to scale")
     side = min(height, width)
     top, left = (height - side) // 2, (width - side) // 2
     square = images[..., top : top + side, left : left + side]

@@ -113,14 +113,10 @@ def parse_partition(text: str) -> Partition:
 
 
 def partition_indices(labels: Labels, partition: str, num_partitions: int, seed: int) -> list[Indices]:
-    """Assign the examples with classes ``labels`` (N,) to 1 to N clients; the result depends on the arguments alone.
+    """Per client, the sorted indices of its examples among those with classes ``labels`` (N,); the arguments alone decide.
 
-    Returns:
-        Per client, its sorted indices. They are disjoint, none is empty, and together they are 0 to N - 1.
-
-    Raises:
-        SpecError: See ``parse_partition``.
-        DataError: When there are more clients than examples, or a client stays empty.
+    They are disjoint, none is empty, and together they are 0 to N - 1. ``DataError`` when there are more clients than examples, or
+    a client stays empty; ``SpecError`` as of ``parse_partition``.
     """
     rule = parse_partition(partition)
     labels = np.asarray(labels)

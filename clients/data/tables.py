@@ -13,12 +13,9 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from clients.data.images import DataError, Labels, Part, Rows, Source
-from defenses.tensors import ImageShape
+from clients.data.images import DataError, Labels, Source, array_part
 
 UNSEEN = 0
 """Category of what is missing or was never seen in training."""
@@ -215,7 +212,7 @@ def table_source(
             f"{tables[0].path}: no category of any column is on {least} of {len(tables[0])} training lines, so that nothing can be "
             "learned"
         )
-    parts = [table_part(own, of) for own, of in zip(codes, labels, strict=True)]
+    parts = [array_part(own[:, None, :, None], of) for own, of in zip(codes, labels, strict=True)]
     names = tuple(column.name for column in used.values())
     return Source(parts[0], parts[1], class_names, (0.0,), (1.0,), names, tuple(sizes))
 
@@ -236,23 +233,6 @@ def _encoded(
     number = {key: code for code, key in enumerate(kept, UNSEEN + 1)}
     lookups = (np.array([number.get(key, UNSEEN) for key in own], dtype=np.int32) for own in keys)
     return [lookup[part.index[at]] for part, lookup in zip(tables, lookups, strict=True)], len(kept) + 1
-
-
-def table_part(codes: NDArray[np.int32], labels: Labels) -> Part:
-    """A part of a source whose examples are rows (N, F) of categories: images (N, 1, F, 1) of int32."""
-    tensor = torch.from_numpy(np.ascontiguousarray(codes))[:, None, :, None]
-    if len(codes) != len(labels):
-        raise DataError(f"there are {len(codes)} rows but {len(labels)} labels")
-
-    def read(indices: Rows, size: int) -> Tensor:
-        if size:
-            raise DataError(f"image-size is {size}; allowed for rows of a table: 0, as there is nothing to scale")
-        return tensor[torch.from_numpy(indices)]
-
-    def shape(*_: object) -> ImageShape:
-        return 1, codes.shape[1], 1
-
-    return Part(labels.astype(np.int64), read, shape)
 
 
 def labels_of(table: TextTable, column: int, positive: Sequence[str], negative: Sequence[str]) -> Labels:

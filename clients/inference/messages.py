@@ -98,11 +98,7 @@ class InferenceClient(Client):
         return super().sensitive(observation)
 
     def judge(self, answers: Tensor, model: CutModel) -> Numbers:
-        """Score the answers to all queries.
-
-        Args:
-            answers: (num_test, K), the server's logits in the order of the test images.
-            model: The whole model, which gives the answers without a defence.
+        """Score the answers to all queries: the server's logits (num_test, K) in the order of the test images.
 
         Returns:
             As ``clients.training.evaluation.evaluate``, where "original" is of the whole model on clean images and "transformed"

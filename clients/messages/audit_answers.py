@@ -6,9 +6,8 @@ import numpy as np
 from flwr.app import Context, Message
 from torch import nn
 
-from attacks.membership.loss_threshold import Membership
 from attacks.metrics.guesses import MEMBER_SCORE, OTHER_SCORE
-from attacks.metrics.names import Scores, scores_to_texts
+from attacks.metrics.names import scores_to_texts
 from attacks.scoring.oracle import Oracle
 from clients.messages.node import Records, answers_of, reply_to
 from clients.scoring.audit import ALONE, NO_IMAGES, audit_baselines, audit_guesses
@@ -17,12 +16,7 @@ from clients.secrets.policy import refusal
 from clients.task.local_data import Client
 from clients.wire.records import metrics, tensors_of, to_record, values_of, withheld
 
-
-def without_order(scores: Scores) -> None:
-    """Sort the scores of members and of others: in the order of the data, their places would name the examples."""
-    for metric in (MEMBER_SCORE, OTHER_SCORE):
-        if metric.of() in scores:
-            scores[metric.of()] = np.sort(scores[metric.of()]).tolist()
+_OF_RECORDS = {MEMBER_SCORE.of(), OTHER_SCORE.of()}
 
 
 def answer_audit(
@@ -53,9 +47,9 @@ def answer_audit(
         sent = tensors_of(message, "oracle")
         oracle = Oracle.from_tensors(sent, client.data.card.input_shape) if sent else None
         audited = audit_guesses(client, observation, guesses, oracle)
-        for guess, _ in guesses:
-            if isinstance(guess, Membership):
-                without_order(audited.scores.get(ALONE, {}))
+        if kind == "membership":  # in the order of the data, the places of scores would name the examples
+            scores = audited.scores[ALONE]
+            scores |= {name: np.sort(scores[name]).tolist() for name in _OF_RECORDS & scores.keys()}
     records: Records = {"metrics": metrics(scores_to_texts(audited.scores)), **withheld(left_out)}
     if audited.pictures:
         records["pictures"] = to_record(audited.pictures)

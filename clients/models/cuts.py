@@ -1,17 +1,22 @@
 """Convolutional classifiers cut in two: the client half sends feature maps (B, C, H, W), the server half classifies them.
 
 A cut is named after the last unit of the client half and counts from 1, as published: ``conv4`` lies behind the ReLU of the fourth
-convolution, ``bottleneck8`` behind the eighth bottleneck.
+convolution, ``bottleneck8`` behind the eighth bottleneck. Adversaries are networks that classify a second attribute from the
+features of a cut, for the attacker and for defences against it.
 """
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
+import torch
 from torch import nn
 
-from clients.models.classifiers import Layers, ResidualBlock
+from clients.models.classifiers import Layers, ResidualBlock, build_model
 from clients.models.library import ModelError
+from defenses.tensors import ImageShape, NamedTensors
 
 CUTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -31,11 +36,8 @@ def halves(model: nn.Module, name: str, cut: str) -> tuple[nn.Sequential, nn.Seq
 
     Both halves hold the very submodules of the model: training one trains the model, and moving one moves the model's layers.
 
-    Returns:
-        The client half, images (B, C, H, W) -> features (B, Z, H', W'), and the server half, features -> logits (B, num_classes).
-
-    Raises:
-        ModelError: When the model or the cut is unknown, or ``model`` is not what ``build_model`` gives for ``name``.
+    Returns the client half, images (B, C, H, W) -> features (B, Z, H', W'), and the server half, features -> logits. ``ModelError``
+    when the model or the cut is unknown, or ``model`` is not what ``build_model`` gives for ``name``.
     """
     match = re.fullmatch(r"([a-z]+)(\d+)", checked_cut(name, cut))
     assert match is not None  # Every name in CUTS is a word and a number.
@@ -113,3 +115,66 @@ _UNITS: Mapping[str, Callable[[Layers, int], int]] = {
     # The stem and its normalisation come first, then the stages.
     "stage": lambda _, number: 2 + number,
 }
+
+SMALLEST: Mapping[str, int] = {"vgg16": 32, "vgg_small": 8}
+"""Side in pixels of the smallest images that a model takes; those that are not named take any."""
+
+
+@dataclass(frozen=True)
+class AdversaryBuilder:
+    """Builds adversaries of a classifier that is cut between feature maps (B, Z, H', W'), in that classifier's architecture.
+
+    "split" is the server half with new weights. "tuned" is the same with the weights of the attacked model, except for its last
+    layer. "full" is a whole model that takes the features in place of images. Where the features are too small for it, each value
+    is first repeated over a square of the smallest side that makes them fit.
+
+    Attributes:
+        name: A key of ``CUTS``; ``cut`` is one of ``CUTS[name]``. The other fields are as of ``build_model``.
+        weights: State dict of the whole attacked model; needed for "tuned" alone.
+
+    Source: ADP's adversaries, "split" and "full". Which initial weights they have is not stated; ImageNet's in all but "full"
+    explain its accuracies.
+    """
+
+    name: str
+    cut: str
+    input_shape: ImageShape
+    width: int = 0
+    norm: str = "group"
+    weights: NamedTensors | None = None
+
+    def __call__(self, architecture: str, num_values: int, seed: int) -> nn.Module:
+        """A network, features (B, ...) -> logits (B, num_values), in train mode on the CPU; ``seed`` alone decides its new
+        weights.
+
+        Raises:
+            ModelError: When the architecture is unknown, the cut is, or "tuned" has no weights to start from.
+        """
+        if architecture == "full":
+            return self._full(num_values, seed)
+        if architecture not in ("split", "tuned"):
+            raise ModelError(f"architecture is {architecture!r}; allowed: 'split', 'tuned', 'full'")
+        model = self._build(num_values, self.input_shape, seed)
+        if architecture == "tuned":
+            if self.weights is None:
+                raise ModelError(
+                    "architecture is 'tuned', but there are no weights of the attacked model to start from"
+                )
+            last = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)][-1]
+            kept = {name: tensor for name, tensor in self.weights.items() if not name.startswith(f"{last}.")}
+            model.load_state_dict(model.state_dict() | kept)
+        return halves(model, self.name, self.cut)[1]
+
+    def _build(self, num_values: int, shape: ImageShape, seed: int) -> nn.Module:
+        return build_model(
+            self.name, num_classes=num_values, input_shape=shape, width=self.width, norm=self.norm, seed=seed
+        )
+
+    def _full(self, num_values: int, seed: int) -> nn.Module:
+        client, _ = halves(self._build(num_values, self.input_shape, seed), self.name, self.cut)
+        with torch.no_grad():
+            features = client.eval()(torch.zeros(1, *self.input_shape))
+        _, channels, height, width = features.shape
+        factor = math.ceil(SMALLEST.get(self.name, 1) / min(height, width))
+        whole = self._build(num_values, (channels, factor * height, factor * width), seed)
+        return whole if factor == 1 else nn.Sequential(nn.Upsample(scale_factor=factor), whole)

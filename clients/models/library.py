@@ -1,7 +1,6 @@
 """Networks of torchvision and timm for private training: random weights, no in-place layers, no BatchNorm."""
 
 import math
-import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,18 +23,6 @@ class ModelError(ValueError):
 
 class ImageSizeError(ModelError):
     """Images of a size that a model does not take."""
-
-
-def why_no_checkpoint(error: Exception) -> str:
-    """Describe a file that torch, timm or safetensors would not read; the text follows the file's name.
-
-    For a file that holds objects the advice is our own: torch suggests loading it anyway, which lets a file run any code.
-    """
-    text = str(error)
-    if isinstance(error, pickle.UnpicklingError):
-        objects = "it holds objects, not only tensors; save model.state_dict()"
-        return f"is no checkpoint ({objects if 'GLOBAL' in text else 'it cannot be unpickled'})"
-    return f"is no checkpoint ({type(error).__name__}: {(text.splitlines() or [''])[0][:200]})"
 
 
 def group_norm(channels: int, eps: float = 1e-5, affine: bool = True) -> nn.GroupNorm:

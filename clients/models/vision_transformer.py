@@ -18,15 +18,8 @@ def vit_lite(num_classes: int, input_shape: ImageShape, width: int, norm: Callab
     A block normalises before its attention and before its MLP, whose hidden layer is twice as wide. Weights are those that timm
     draws: truncated normal, standard deviation 0.02.
 
-    Args:
-        num_classes: Number of logits.
-        input_shape: (C, H, W) of one image; H and W are multiples of 4.
-        width: Size of a token, a multiple of 4 up to 1024; 0: 256, as published.
-        norm: Unused: a transformer has LayerNorm.
-
-    Raises:
-        ModelError: When the width does not fit.
-        ImageSizeError: When the patches do not cover the images.
+    ``width`` is the size of a token, a multiple of 4 up to 1024 (else ``ModelError``); 0: 256, as published. ``norm`` is unused: a
+    transformer has LayerNorm. H and W are multiples of 4, else ``ImageSizeError``.
 
     Source: Hassani et al. 2021, Escaping the Big Data Paradigm with Compact Transformers, section 3.2; its dropout of attention and
     of whole blocks is left out.

@@ -10,7 +10,7 @@ type               content                                             reply
 
 import copy
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from flwr.app import Context, Message
@@ -18,14 +18,27 @@ from flwr.app import Context, Message
 from clients.messages.account import answer_once, book
 from clients.messages.agreed_model import require_agreed
 from clients.messages.node import answers_of, client_as, reply_to
-from clients.outsourced.plan import OutsourcedPlan
 from clients.task.batches import chunks
 from clients.task.local_data import Client, LocalData
 from clients.task.scenarios import ClientSide
+from clients.task.task import WholeModelPlan
 from clients.task.truths import Probed, Truths, rows
 from clients.training.evaluation import evaluate_weights
 from clients.wire.records import metrics, tensors_of, to_record, values_of
+from defenses.checks import Rounds
 from defenses.random_draws import generator_for
+
+
+@dataclass(frozen=True)
+class OutsourcedPlan(WholeModelPlan):
+    """A plan of outsourced training: the plan of a whole model, trained by the server.
+
+    Attributes:
+        upload_passes: How often a client uploads each image, under fresh draws wherever a defence draws afresh at every use.
+    """
+
+    upload_passes: Rounds = 1
+
 
 KIND = "message:upload"
 """Of the draws that protect an upload."""

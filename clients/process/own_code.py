@@ -12,10 +12,9 @@ import inspect
 import sys
 import traceback
 from collections.abc import Callable, Collection, Mapping
-from importlib.machinery import SourceFileLoader
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from defenses.registry import RegistryError
@@ -122,18 +121,6 @@ def _is_file(place: str) -> bool:
     return place.endswith(".py")
 
 
-class _AsAScript(SourceFileLoader):
-    """Loads a file as Python runs a script: from its source alone.
-
-    Bytecode would lie in a folder that is the user's, and be matched to the source by its second and size: after two edits within a
-    second the older code would run under the digest of the newer.
-    """
-
-    def get_code(self, fullname: str) -> CodeType:
-        code: CodeType = self.source_to_code(self.get_data(self.path), self.path)
-        return code
-
-
 @functools.cache
 def _from_file(path: Path) -> ModuleType:
     try:
@@ -144,14 +131,14 @@ def _from_file(path: Path) -> ModuleType:
         raise OwnCodeError(f"there is no file {path}")
     # The same name in every process, so that what it defines can be sent from one to another.
     name = f"{path.stem}_{hashlib.blake2b(str(path).encode(), digest_size=4).hexdigest()}"
-    spec = importlib.util.spec_from_file_location(name, path, loader=_AsAScript(name, str(path)))
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    module = sys.modules[name] = ModuleType(name)
+    module.__file__ = str(path)
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))  # A file may import what lies beside it, now and later; ours comes first.
     try:
-        spec.loader.exec_module(module)
+        # From its source alone, as a script: bytecode is matched to a source by second and size, so that after two edits within a
+        # second the older code would run under the digest of the newer.
+        exec(compile(path.read_bytes(), str(path), "exec"), vars(module))
     except (Exception, SystemExit) as error:  # a script that parses arguments or ends itself when it is imported
         del sys.modules[name]
         relative = isinstance(error, ImportError) and "relative import" in str(error)

@@ -110,7 +110,11 @@ def audit_guesses(
             scored = {ScoreName(name): values for name, values in named.items() if values}
         elif isinstance(guess, Reconstruction):
             scored = _image_scores(client, guess, known, target)
-            scored |= _oracle_scores(guess, recognised, truth, known, oracle)
+            if recognised is not None:
+                scored[RECOGNITION.of()] = recognition(guess, recognised, truth.original, paired=known.paired)
+            if oracle is not None:
+                compared = oracle.compare(guess.images, truth.original.images)
+                scored |= {ScoreName(name): values for name, values in compared.items()}
         else:
             assert isinstance(guess, Labels)
             scored = score_both(guess, truth, paired=known.paired)
@@ -132,26 +136,10 @@ def _image_scores(client: Client, guess: Reconstruction, known: Truths, target: 
     return scores
 
 
-def _oracle_scores(
-    guess: Reconstruction, recognised: Tensor | None, truth: Probed, known: Truths, oracle: Oracle | None
-) -> Scores:
-    scores: Scores = {}
-    if recognised is not None:
-        scores[RECOGNITION.of()] = recognition(guess, recognised, truth.original, paired=known.paired)
-    if oracle is not None:
-        compared = oracle.compare(guess.images, truth.original.images)
-        scores |= {ScoreName(name): values for name, values in compared.items()}
-    return scores
-
-
 def audit_attributes(client: Client, observation: str, guesses: Sequence[Attributes]) -> AuditScores:
-    """Scores guesses of a sensitive attribute against this client's own values; reads no image.
+    """``ATTRIBUTE_ACCURACY`` against this client's own values: 1 for every image whose value was guessed, else 0; reads no image.
 
-    Returns:
-        ``ATTRIBUTE_ACCURACY``: 1 for every image whose value was guessed, else 0.
-
-    Raises:
-        ValueError: When there are not as many guesses as observations, or one is not of as many images.
+    ``ValueError`` when there are not as many guesses as observations, or one is not of as many images.
     """
     truths = client.sensitive(observation)
     if len(guesses) != len(truths):

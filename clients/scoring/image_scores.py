@@ -47,12 +47,7 @@ def score_both(guess: Reconstruction | Labels, truth: Probed, *, paired: bool = 
 
 @dataclass(frozen=True)
 class PaperScale:
-    """The scale of images in which the shuffling paper's code computes MSE, PSNR and SSIM, each with a peak of 1.
-
-    Attributes:
-        mean: Per channel.
-        std: Per channel.
-    """
+    """The scale of images in which the shuffling paper's code computes MSE, PSNR and SSIM, each with a peak of 1; per channel."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]

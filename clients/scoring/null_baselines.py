@@ -122,10 +122,7 @@ class BlindGuesses:
     labels, nor where the observation is of all images). Against the transformed images means are of transformed images. Where the
     attacked images are cropped and mirrored, means are of such views.
 
-    Args:
-        data: The client's examples.
-        known: The images behind each observation.
-        few: Which images of an observation are guessed.
+    ``known`` are the images behind each observation; ``few`` says which of them are guessed.
     """
 
     def __init__(self, data: LocalData, known: list[Probed], few: slice) -> None:

@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional as F
 
 from attacks.metrics.images import IDENTIFIED, IDENTIFIED_CHANCE
 from attacks.metrics.names import Scores
@@ -25,47 +24,36 @@ class KnownImages:
     """Images (C, H, W) in [0, 1] of one shape, each kept once; the first ones are ``images`` (N, C, H, W)."""
 
     def __init__(self, images: Tensor) -> None:
-        self._images: list[NDArray[np.float32]] = []
-        self._means = np.zeros((max(2 * len(images), 64), PARTS))
+        self._images: list[Tensor] = []
+        self._means = torch.zeros(max(2 * len(images), 64), PARTS, dtype=torch.float64)
         for image in images:
             self.adds(image)
 
     def __contains__(self, image: Tensor) -> bool:
         """Whether it is one of them."""
-        return self._holds(pixels := _pixels(image), _means(pixels))
+        return self._holds(image, _means(image))
 
     def adds(self, image: Tensor) -> bool:
         """Keep an image, and return whether it is a new one."""
-        pixels = _pixels(image)
-        means, count = _means(pixels), len(self._images)
-        if self._holds(pixels, means):
+        means, count = _means(image), len(self._images)
+        if self._holds(image, means):
             return False
         if count == len(self._means):
-            self._means = np.concatenate([self._means, np.zeros_like(self._means)])
+            self._means = torch.cat([self._means, torch.zeros_like(self._means)])
         self._means[count] = means
-        self._images.append(pixels)
+        self._images.append(image.detach().float())
         return True
 
-    def _holds(self, pixels: NDArray[np.float32], means: NDArray[np.float64]) -> bool:
+    def _holds(self, image: Tensor, means: Tensor) -> bool:
         # Means of parts differ by no more than values do, and tell nearly all images apart without a look at every value.
-        apart = np.abs(self._means[: len(self._images)] - means).max(1)
-        near = np.flatnonzero(apart < HALF_A_GREY + ROUNDING)
-        return any(np.abs(self._images[at] - pixels).max() < HALF_A_GREY for at in near)
+        apart = (self._means[: len(self._images)] - means).abs().amax(1)
+        near = (apart < HALF_A_GREY + ROUNDING).nonzero()[:, 0].tolist()
+        return any(float((self._images[at] - image).abs().max()) < HALF_A_GREY for at in near)
 
 
-def _pixels(image: Tensor) -> NDArray[np.float32]:
-    pixels: NDArray[np.float32] = image.detach().float().numpy().ravel()
-    return pixels
-
-
-def _means(pixels: NDArray[np.float32]) -> NDArray[np.float64]:
-    """(PARTS,) means of equal runs of the values, 0 for each part that is none."""
-    parts = min(PARTS, len(pixels))
-    starts = np.arange(parts) * len(pixels) // parts
-    means = np.zeros(PARTS)
-    sums = np.add.reduceat(pixels, starts, dtype=np.float64)
-    means[:parts] = sums / np.diff(np.append(starts, len(pixels)))
-    return means
+def _means(image: Tensor) -> Tensor:
+    """(PARTS,) means of equal runs of the values."""
+    return F.adaptive_avg_pool1d(image.detach().double().reshape(1, -1), PARTS)[0]
 
 
 CANDIDATES = 100
@@ -106,12 +94,7 @@ def other_images(data: LocalData, truth: Probed, target: int, each: int = CANDID
     the attacked images and these are exchangeable: a copy of an attacked image may be among them. They are the same in every
     round and under every defence. Where the attacked images are cropped and mirrored, so are these, by draws of their own: else a
     black border would tell a view from the others.
-
-    Args:
-        data: The client's examples.
-        truth: The images behind one observation.
-        target: Number of the observation.
-        each: How many for each attacked image.
+    ``target`` is the number of the observation.
     """
     generator = generator_for(*data.key("line-up", target))
     parts = [
@@ -149,8 +132,8 @@ def identified(
     Args:
         guess: (M, C, H, W) in [0, 1].
         pairs: Indices into guess and own images, as the other scores use them.
-        own: The attacked images (B, C, H, W).
-        others: What ``other_images`` finds.
+        own: The attacked images.
+        others: See ``other_images``.
         paired: See above.
         whole_round: A round with too few others for a chance of ``MOST_CHANCE`` is judged by ``identified_in_round``.
 

@@ -107,7 +107,7 @@ class AuditBatches:
         self.data.renew("smash", target)
         with torch.no_grad():
             sent = [
-                smashed(self.data, edge, self._shown(target, at).images, self._key(target, at))
+                smashed(self.data, edge, self._view(target, at).seen.images, self._key(target, at))
                 for at in range(transmissions)
             ]
         return torch.stack(sent).cpu()
@@ -124,7 +124,7 @@ class AuditBatches:
 
     def targets(self, target: int) -> Tensor:
         """Class probabilities (B, K) of the first transmission of an audit batch, which the server knows as it does in training."""
-        return self._shown(target, 0).targets
+        return self._view(target, 0).seen.targets
 
     def orders(self, target: int, transmissions: int, num_tokens: int) -> Tensor:
         """Where each token of ``send`` came from: (R, B, N) int64. Only for upper bounds that need it."""
@@ -139,7 +139,7 @@ class AuditBatches:
 
         An edge-training defence adds nothing to this step: its penalty is left out.
         """
-        features = smashed(self.data, edge, self._shown(target, 0).images, self._key(target, 0))
+        features = smashed(self.data, edge, self._view(target, 0).seen.images, self._key(target, 0))
         self.data.renew("audit-step", target)
         weights = dict(edge.named_parameters())
         key = self.data.key("audit-step", self.task.round, target, number=target)
@@ -166,9 +166,6 @@ class AuditBatches:
         company = max(min(self.task.plan.batch_size, size) - len(attacked), 0)
         drawn = torch.randperm(len(rest), generator=generator_for(*self._key(target, transmission), "company"))
         return torch.cat([attacked, rest[drawn[:company]]])
-
-    def _shown(self, target: int, transmission: int) -> Batch:
-        return self._view(target, transmission).seen
 
     def _view(self, target: int, transmission: int) -> Probed:
         """An audit batch before the defences and as it enters the embedding; test images are neither cropped nor mirrored."""

@@ -137,7 +137,7 @@ def judge(message: Message, context: Context) -> Message:
 
 def _advance(client: SplitClient, message: Message, context: Context) -> EdgeState:
     """The client half after the gradients of this message; kept in the node's state where it is trained."""
-    if not SplitPlan.narrow(client.task.plan).trains_edge:
+    if not client.plan.trains_edge:
         return EdgeState({})
     if begin := _received(client, message, context):
         about: Any = context.state.get("edge-about")

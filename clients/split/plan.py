@@ -20,10 +20,9 @@ from defenses.tensors import ImageShape
 class SplitPlan(Plan):
     """A plan of split learning.
 
+    Sizes are as of ``SplitShape``.
+
     Attributes:
-        patch_size: Side of a patch in pixels.
-        depth: Transformer blocks of both halves together.
-        heads: Attention heads of a block.
         edge_blocks: Blocks of the client half, unless a defence asks for another number.
         train_edge: The client half is trained and averaged (SplitFed); else it stays as it was initialised.
         weights: Path of a file of weights to start from (see ``clients.models.pretrained``) everywhere; "": random weights.
@@ -105,12 +104,11 @@ class SplitPasses:
         """The pass, and the batch within it, of batch ``number`` of this round."""
         return divmod(self._first_batch() + number, len(self._pass()))
 
-    def transmissions(self, until: int, since: int = 1) -> int:
-        """How often training sends any one example in rounds ``since`` to ``until``, at most: once in each pass, without audits."""
-        return len(self.within(since, until))
-
     def within(self, since: int, until: int) -> list[ImageShape]:
-        """Number, first batch and end of each pass of which rounds ``since`` to ``until`` send anything."""
+        """Number, first batch and end of each pass of which rounds ``since`` to ``until`` send anything.
+
+        Training sends an example once in each pass, so that these are the most transmissions of any one, without audits.
+        """
         per_round, per_pass = self._batches_per_round(), len(self._pass())
         first, end = (since - 1) * per_round, until * per_round
         passes = range(first // per_pass, math.ceil(end / per_pass)) if first < end else range(0)

@@ -47,6 +47,7 @@ class SplitClient(Client):
 
     def __init__(self, data: LocalData) -> None:
         super().__init__(data)
+        self.plan = SplitPlan.narrow(data.task.plan)
         self.batches = SplitBatches(data)
         self.audits = AuditBatches(self.batches)
 
@@ -58,13 +59,13 @@ class SplitClient(Client):
             [self.audits.truth(target) for target in range(self.task.plan.probe_targets)],
             paired=True,
             in_paper_scale=True,
-            embed=self._embed if self.data.card.is_table and not SplitPlan.narrow(self.task.plan).trains_edge else None,
+            embed=self._embed if self.data.card.is_table and not self.plan.trains_edge else None,
         )
 
     @torch.no_grad()
     def _embed(self, rows: Tensor) -> Tensor:
         """What the frozen client half makes of rows of a table, before any defence: (n, F, D) on the CPU."""
-        return _initial_edge(SplitPlan.narrow(self.task.plan)).embed(rows.to(device())).cpu()
+        return _initial_edge(self.plan).embed(rows.to(device())).cpu()
 
     # Training of the client half ----------------------------------------------------------------------------------------
 
@@ -88,7 +89,7 @@ class SplitClient(Client):
         network = self._network(edge, state.weights)
         parameters = [*edge.parameters(), *(network.parameters() if network else ())]
         groups = [{"params": list(edge.parameters()), "lr": self.task.learning_rate}]
-        optimizers = [build_optimizer(SplitPlan.narrow(self.task.plan), groups)]
+        optimizers = [build_optimizer(self.plan, groups)]
         optimizers += [torch.optim.Adam(network.parameters())] if network else []
         load_flat_state(optimizers, state.optimizer)
         steps = []
@@ -124,7 +125,7 @@ class SplitClient(Client):
         loss = (features * gradient).sum()
         if network is None or self.pipeline.edge_training is None:
             return loss
-        cut = RawPatches(SplitPlan.narrow(self.task.plan).patch_size)
+        cut = RawPatches(self.plan.patch_size)
         patches = cut(self.batches.originals(number).images.to(device()))
         own, penalty = self.pipeline.edge_training.losses(network, features, patches)
         return loss + own + penalty
@@ -133,7 +134,7 @@ class SplitClient(Client):
         defense = self.pipeline.edge_training
         if defense is None:
             return None
-        values = SplitPlan.narrow(self.task.plan).patch_size ** 2 * self.data.card.input_shape[0]
+        values = self.plan.patch_size**2 * self.data.card.input_shape[0]
         network = defense.build_network(
             edge.num_tokens, self.pipeline.widening * edge.dim, values, generator_for(*self.data.key("network"))
         ).to(device())
@@ -143,11 +144,10 @@ class SplitClient(Client):
 
     def load_edge(self, weights: NamedTensors) -> EdgeHalf:
         """The client half with these weights; without any, and where it is frozen, as it was initialised."""
-        plan = SplitPlan.narrow(self.task.plan)
-        edge = copy.deepcopy(_initial_edge(plan))
-        if weights and plan.trains_edge:
+        edge, trains = copy.deepcopy(_initial_edge(self.plan)), self.plan.trains_edge
+        if weights and trains:
             load_weights(edge, weights)
-        return edge.requires_grad_(plan.trains_edge).train(plan.trains_edge)
+        return edge.requires_grad_(trains).train(trains)
 
     def edge_update(self, before: NamedTensors, after: NamedTensors) -> Update:
         """This client's update of its half at the end of a round: after - before, through the update defences."""

@@ -24,12 +24,9 @@ class Auxiliary:
         self.plan = plan
 
     def examples(self) -> Batch:
-        """The server's own examples (``auxiliary_data``), as floats in [0, 1] with one-hot targets, or label vectors.
+        """The server's own examples (``auxiliary_data``), as floats in [0, 1] with one-hot targets, or label vectors (``check``).
 
         Another data set is read in the size and colours of the clients' images. Its classes are not theirs.
-
-        Raises:
-            DataError: When they are more than ``image_memory`` holds: attacks that learn want them all at once.
         """
         self.check()
         part, num_classes, indices = self._part()
@@ -46,7 +43,7 @@ class Auxiliary:
         return len(indices) * math.prod(part.images.shape[1:]) * FLOAT_BYTES
 
     def check(self) -> None:
-        """Raise ``DataError`` where the server's examples do not fit into memory; reads none of their images."""
+        """Raise ``DataError`` where ``image_memory`` does not hold all, as attacks that learn want; reads none of the images."""
         size, count = self.size(), len(self._part()[2])
         if size > self.plan.image_memory * 2**30:
             fitting = int(self.plan.image_memory * 2**30 * count / size)

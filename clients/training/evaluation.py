@@ -57,15 +57,7 @@ def _judged(plan: Plan) -> nn.Module:
 def evaluate_weights(data: LocalData, weights: NamedTensors) -> Numbers:
     """Evaluate the global weights on the local test share; where a defence keeps running averages local, with the client's own.
 
-    Args:
-        data: The client's examples.
-        weights: Name -> tensor of the model's shape, for every parameter and floating-point buffer.
-
-    Returns:
-        As of ``evaluate``.
-
-    Raises:
-        TaskError: When a tensor is missing or of another shape.
+    ``weights`` are all parameters and floating-point buffers; ``TaskError`` where one is missing or of another shape.
     """
     model = load_weights(_judged(data.task.plan), weights)
     if data.pipeline.keeps_statistics:

@@ -13,6 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
+
+aten = torch.ops.aten
 
 
 @dataclass(frozen=True)
@@ -21,7 +24,7 @@ class StepCost:
 
     Attributes:
         parameters: Numbers in the modules' parameters and floating-point buffers, frozen ones included.
-        macs: Multiply-accumulates of the forward pass; see ``count_macs``.
+        macs: Multiply-accumulates of the forward pass in matrix products, convolutions, attention and Fourier transforms.
         training_macs: Those of one training step: three times ``macs`` where the modules are trained, since the backward pass
             has as large products for the gradients of weights and of inputs each; else ``macs``.
         peak_bytes: Parameters, buffers, and the most that was allocated at once besides: by the forward pass where the
@@ -50,9 +53,9 @@ def measure_step(function: Callable[[], Tensor], modules: Sequence[nn.Module], *
             _differentiate(function(), weights)
             torch.cuda.reset_peak_memory_stats(cuda)
         before = torch.cuda.memory_allocated(cuda) if cuda else 0
-        with _Watch(held) as watch:
+        with FlopCounterMode(display=False, custom_mapping=_TRANSFORMS) as counter, _Watch(held) as watch:
             made = function()
-            macs = watch.macs
+            macs = counter.get_total_flops() // 2
             _differentiate(made, weights)
     return StepCost(
         parameters=sum(tensor.numel() for tensor in held if tensor.is_floating_point()),
@@ -68,38 +71,21 @@ def _differentiate(made: Tensor, weights: Sequence[Tensor]) -> None:
         torch.autograd.grad(made, weights, torch.ones_like(made), allow_unused=True)
 
 
-def count_macs(operator: str, args: Sequence[Any], result: Any) -> int:
-    """Multiply-accumulates of one call of an ATen operator such as "addmm"; 0 for all but a network's main work.
-
-    Matrix products, convolutions and attention: multiplications of their matrices. Fourier transforms: 5 M log2 M real
-    operations for a plane of M points, half of them MACs; the transform of real numbers counts as that of complex ones.
-    """
-    if operator in _FIRST_MATRIX:
-        return int(result.numel() * args[_FIRST_MATRIX[operator]].shape[-1])
-    if operator == "convolution":
-        images, weight, transposed = args[0], args[1], args[6]
-        return int((images if transposed else result).numel() * weight[0].numel())
-    if "scaled_dot_product" in operator and "backward" not in operator:
-        queries, keys, values = args[:3]
-        return int(queries[..., 0].numel() * keys.shape[-2] * (queries.shape[-1] + values.shape[-1]))
-    if operator in ("_fft_c2c", "_fft_r2c", "_fft_c2r"):
-        # Real tensors have all points, their one-sided spectra about half.
-        points = result if operator == "_fft_c2r" else args[0]
-        plane: int = math.prod(points.shape[axis] for axis in args[1])
-        return round(2.5 * int(points.numel()) * math.log2(plane))
-    return 0
+def _transform_flops(points: Sequence[int], axes: Sequence[int], *_: Any, out_shape: Sequence[int], **__: Any) -> int:
+    """5 M log2 M real operations for a plane of M points; the transform of real numbers counts as that of complex ones."""
+    whole = max(points, out_shape, key=math.prod)  # one-sided spectra of real tensors have about half of the points
+    return 2 * round(2.5 * math.prod(whole) * math.log2(math.prod(whole[axis] for axis in axes)))
 
 
-_FIRST_MATRIX = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1, "mv": 0, "addmv": 1, "dot": 0}
-"""Operators that multiply matrices -> which argument is the first factor; its rows are as long as the products' sums."""
+_TRANSFORMS = dict.fromkeys((aten._fft_c2c, aten._fft_r2c, aten._fft_c2r), _transform_flops)
+"""Operators that torch does not count; as of matrix products, half of their operations are multiply-accumulates."""
 
 
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it without types
-    """Adds up MACs, and keeps track of how many bytes are alive in storages that operators have allocated."""
+    """Keeps track of how many bytes are alive in storages that operators have allocated."""
 
     def __init__(self, known: Sequence[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.macs = 0
         self.peak = 0
         self._live = 0
         # References by identity: storages compare by content.
@@ -113,13 +99,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leave
         for tensor in tree_leaves((args, kwargs)):
             if isinstance(tensor, Tensor):
                 self._watch(tensor, counted=False)
-        # In inference mode, linear layers and attention arrive whole.
-        with self:
-            result = func.decompose(*args, **(kwargs or {}))
-        if result is not NotImplemented:
-            return result
         result = func(*args, **(kwargs or {}))
-        self.macs += count_macs(func.overloadpacket.__name__, args, result)
         for tensor in tree_leaves(result):
             if isinstance(tensor, Tensor):
                 self._watch(tensor, counted=True)

@@ -19,9 +19,8 @@ REFUSALS = REFUSED, MODEL_REFUSED = 1403, 1404
 own codes are small."""
 WITHHELD = "withheld"
 """Record of what was left out of an answer, by the node's configuration: key -> reason."""
-HEADERS = {(1, 0): (np.lib.format.read_array_header_1_0, 2), (2, 0): (np.lib.format.read_array_header_2_0, 4)}
-"""Version of NumPy's format -> what reads its header, literals only, and the bytes of its length. Later versions are for tables
-with named columns."""
+VERSION, LENGTH_BYTES = (1, 0), 2
+"""Of NumPy's format, and of the length of its header. Later versions are for longer headers, and for tables with named columns."""
 NUMPY = Array(np.zeros(0)).stype
 """What Flower calls the serialisation of NumPy's arrays."""
 LONGEST_HEADER = 1024
@@ -46,11 +45,8 @@ def to_tensors(record: ArrayRecord) -> Tensors:
 def view_of(name: str, array: Array) -> np.ndarray:
     """View of an array's received values without a copy: no memory is taken, whatever size the array states.
 
-    Flower's own ``Array.numpy`` first takes the memory that the header declares, which may be any number of bytes.
-
-    Args:
-        name: For the error.
-        array: Array of Flower; its reported type and shape outside of its bytes are not read.
+    Flower's own ``Array.numpy`` first takes the memory that the header declares, which may be any number of bytes. The type and
+    shape that an array reports outside of its bytes are not read.
 
     Raises:
         RecordError: When its bytes are no array of whole or real numbers or truth values, or not as many as its shape says.
@@ -67,13 +63,12 @@ def view_of(name: str, array: Array) -> np.ndarray:
 
 def _values(data: bytes) -> np.ndarray:
     file = io.BytesIO(data)  # shares the bytes until one of them is written
-    version = np.lib.format.read_magic(file)
-    if version not in HEADERS:
-        raise ValueError(f"version {version} of the format; allowed: {', '.join(map(str, HEADERS))}")
-    size = file.read(HEADERS[version][1])
+    if (version := np.lib.format.read_magic(file)) != VERSION:
+        raise ValueError(f"version {version} of the format; allowed: {VERSION}")
+    size = file.read(LENGTH_BYTES)
     if (length := int.from_bytes(size, "little")) > LONGEST_HEADER:
         raise ValueError(f"a header of {length} bytes; allowed: at most {LONGEST_HEADER}")
-    shape, fortran, dtype = _header(version, size + file.read(length))
+    shape, fortran, dtype = _header(size + file.read(length))
     body = memoryview(data)[file.tell() :]
     if math.prod(shape) * dtype.itemsize != body.nbytes:
         raise ValueError(f"{body.nbytes} bytes for shape {shape} and type {dtype}")
@@ -83,9 +78,9 @@ def _values(data: bytes) -> np.ndarray:
 
 
 @functools.lru_cache(maxsize=1024)
-def _header(version: tuple[int, int], text: bytes) -> tuple[tuple[int, ...], bool, np.dtype]:
+def _header(text: bytes) -> tuple[tuple[int, ...], bool, np.dtype]:
     """Shape, order and type that a header declares; kept, as messages repeat those of a model, and NumPy parses them as Python."""
-    shape, fortran, dtype = HEADERS[version][0](io.BytesIO(text))
+    shape, fortran, dtype = np.lib.format.read_array_header_1_0(io.BytesIO(text))
     if dtype.kind not in KINDS or dtype.itemsize > WIDEST:
         raise ValueError(f"type {dtype}; allowed: truth values, whole and real numbers of at most {WIDEST} bytes")
     if len(shape) > MOST_AXES or any(type(side) is not int or not 0 <= side <= LONGEST_SIDE for side in shape):

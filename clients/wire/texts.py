@@ -4,6 +4,7 @@ import errno
 import json
 import logging
 import unicodedata
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,13 @@ def read_object(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError(f"it holds a {type(content).__name__}; allowed: an object")
     return content
+
+
+def changed(value: Any, leaf: Callable[[Any], Any]) -> Any:
+    """A value with texts for the keys of its mappings, lists for its sequences, and ``leaf`` of all that is neither."""
+    if isinstance(value, Mapping):
+        return {str(key): changed(inner, leaf) for key, inner in value.items()}
+    return [changed(inner, leaf) for inner in value] if isinstance(value, list | tuple) else leaf(value)
 
 
 def require_short(text: str) -> None:

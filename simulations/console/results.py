@@ -11,8 +11,8 @@ from rich.console import JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
+from clients.wire.texts import changed
 from simulations.console.terminal import Terminal
-from strategies.audit.json_values import changed
 
 SHORT_WORD = len("recognisable")
 """Characters of a word that a narrow table does not break."""

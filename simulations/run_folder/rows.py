@@ -13,9 +13,9 @@ from pydantic import BeforeValidator, TypeAdapter, ValidationError
 
 from attacks.metrics.names import Role
 from clients.wire.schema import fields_in, readable, refusal
+from clients.wire.texts import changed
 from defenses.checks import Limit
 from simulations.run_folder.line_files import json_line, kept_lines
-from strategies.audit.json_values import changed
 from strategies.audit.threat_card import MOST_VALUE, MOST_WHOLE, ThreatCard, Whole
 
 T = TypeVar("T")

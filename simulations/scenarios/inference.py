@@ -15,7 +15,7 @@ from clients.data.datasets import has_sensitive_attribute
 from clients.inference.plan import InferencePlan
 from clients.models.cuts import CUTS
 from clients.models.library import ModelError
-from clients.models.packaged_weights import NORMALISATIONS, PACKAGED, normalisation
+from clients.models.pretrained import NORMALISATIONS, PACKAGED, normalisation
 from clients.task.auxiliary import Auxiliary
 from clients.task.task import FLOAT_BYTES, Plan
 from defenses.base import Defense, DefenseError, InputDefense, SmashedDefense

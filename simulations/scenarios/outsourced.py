@@ -5,7 +5,7 @@ import math
 from attacks.spec import stages_of
 from attacks.uploads.joint_encodings import JointEncodingInversion
 from clients.data.card import DataCard
-from clients.outsourced.plan import OutsourcedPlan
+from clients.outsourced.messages import OutsourcedPlan
 from clients.task.task import Plan
 from defenses.base import Defense, EdgeTrainingDefense, InputDefense, SmashedDefense, TrainingDefense
 from defenses.pipeline import Pipeline

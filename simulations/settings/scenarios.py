@@ -161,7 +161,7 @@ class FederatedSettings(WholeModelSettings):
 
 
 Normalisation = Literal["", "data", "imagenet", "efficientnet-lite0"]
-"""With the keys of ``clients.models.packaged_weights.NORMALISATIONS``, repeated because that module imports torch."""
+"""With the keys of ``clients.models.pretrained.NORMALISATIONS``, repeated because that module imports torch."""
 
 
 class InferenceSettings(WholeModelSettings):

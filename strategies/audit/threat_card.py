@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
 from attacks.metrics.names import Role
 from clients.task.task import Task
-from strategies.audit.json_values import changed
+from clients.wire.texts import changed
 
 MOST_VALUE, MOST_WHOLE = 1e100, 2**53
 """Largest finite number and largest count of cards and rows. Nothing that is measured comes near the first, and the square of a sum

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from clients.task.task import Task
 from strategies.exchange.faults import fault, numbered
-from strategies.exchange.guard import Answers, FaultIn, GuardedExchange, require_enough
+from strategies.exchange.guard import GuardedExchange, require_enough
 
 
 @dataclass(eq=False)
@@ -45,28 +45,20 @@ class BatchCollection:
         """
         refused = set[int]()
         for first in range(0, max(map(len, self.work.values())), self.per_message):
-            answers = self._next_message(first, shapes, records, config)
+
+            def fault_in(partition: int, reply: Message, first: int = first) -> str:
+                sizes = [len(batch) for batch in self.work[partition][first : first + self.per_message]]
+                expected = {name: numbered([(size, *shape) for size in sizes], first) for name, shape in shapes.items()}
+                return next(filter(None, (fault(reply, like, name) for name, like in expected.items())), "")
+
+            requested = [p for p, batches in self.work.items() if p in self.whole and first < len(batches)]
+            orders = self.exchange.config(self.task, first=first, count=self.per_message, **config)
+            contents = {partition: RecordDict({"config": orders, **records}) for partition in requested}
+            at_least = None if first == 0 else 0.0
+            answers = self.exchange.ask(self.task, self.message_type, contents, fault_in, at_least=at_least)
+            self.whole -= set(requested) - set(answers)
             refused.update(answers.refused)
             # The share is of all clients: the last messages may be for a single one, whose rest is all that its failure costs.
             others = sorted(set(self.work) - refused)
             require_enough(self.task, self.message_type, others, sorted(self.whole), self.exchange.min_usable)
             yield from answers.items()
-
-    def _next_message(
-        self, first: int, shapes: Mapping[str, tuple[int, ...]], records: Mapping[str, Any], values: Mapping[str, str]
-    ) -> Answers:
-        requested = [p for p, batches in self.work.items() if p in self.whole and first < len(batches)]
-        config = self.exchange.config(self.task, first=first, count=self.per_message, **values)
-        contents = {partition: RecordDict({"config": config, **records}) for partition in requested}
-        fault_in, at_least = self._fault_in(first, shapes), None if first == 0 else 0.0
-        answers = self.exchange.ask(self.task, self.message_type, contents, fault_in, at_least=at_least)
-        self.whole -= set(requested) - set(answers)
-        return answers
-
-    def _fault_in(self, first: int, shapes: Mapping[str, tuple[int, ...]]) -> FaultIn:
-        def fault_in(partition: int, reply: Message) -> str:
-            sizes = [len(batch) for batch in self.work[partition][first : first + self.per_message]]
-            expected = {name: numbered([(size, *shape) for size in sizes], first) for name, shape in shapes.items()}
-            return next(filter(None, (fault(reply, like, name) for name, like in expected.items())), "")
-
-        return fault_in

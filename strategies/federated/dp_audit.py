@@ -88,9 +88,7 @@ class CanaryAudit:
                 reported = {name: float(numbers[name]) for name in (*names, *sorted(COUNTED)) if name in numbers}
                 reported["num-examples"] -= self._size(partition)
                 seen |= {f"{REPORTED}{name}": torch.tensor(value).double() for name, value in reported.items()}
-            kept = self._views[partition]
-            for view, value in seen.items():
-                kept[view] = kept[view] + value if view in kept else value
+            self._add(partition, seen)
 
     def conclude(self, task: Task) -> None:
         """Ask for the coins after the last round, and write a row for each of the two bounds."""
@@ -106,6 +104,10 @@ class CanaryAudit:
         claimed, delta = max(claims)
         shown = ShownEpsilon.of(audited(parts, claimed, delta, CONFIDENCE), self.plan.defenses.neighbours)
         record_bounds(self._recorder, task, shown)
+
+    def _add(self, partition: int, seen: Tensors) -> None:
+        kept = self._views[partition]
+        kept |= {view: kept[view] + value if view in kept else value for view, value in seen.items()}
 
     def _size(self, partition: int) -> int:
         """Training examples without canaries; 0 where that is unknown."""
@@ -218,9 +220,7 @@ class ClientCanaryAudit(CanaryAudit):
         for partition in sorted(client for client in replies if client in self.canary_clients):
             reply = replies[partition]
             self._note_claim(partition, values_of(reply, "metrics"))
-            value = self._client(partition).scores(tensors_of(reply, "arrays"), task.round)
-            kept = self._views[partition]
-            kept[TENSORS] = kept[TENSORS] + value if TENSORS in kept else value
+            self._add(partition, {TENSORS: self._client(partition).scores(tensors_of(reply, "arrays"), task.round)})
 
     def _client(self, partition: int) -> PlacedClient:
         return PlacedClient.of(self._shapes, self.plan.seed, partition)

@@ -21,15 +21,7 @@ Bound = Annotated[float, Field(ge=0)]
 
 @dataclass(frozen=True)
 class ShownPart:
-    """What one view of the messages shows.
-
-    Attributes:
-        part: Its name, such as that of a tensor.
-        plain: Lower bound of epsilon without an assumption about the mechanism.
-        gaussian: Lower bound if noise is Gaussian.
-        largest_plain: The largest value that these canaries could have given ``plain``.
-        largest_gaussian: Likewise ``gaussian``.
-    """
+    """What one view of the messages shows, such as one tensor (``part``); bounds are as of ``ShownEpsilon``."""
 
     part: str
     canaries: int

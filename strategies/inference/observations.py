@@ -1,27 +1,21 @@
 """Observations of the server of edge-cloud inference: the queries that it answers, and its knowledge for attacks."""
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from attacks.base import Knowledge
 from attacks.queries.attributes import AttributeInference
 from attacks.queries.base import Query
 from attacks.queries.training import Trained
 from attacks.sender import Sender
 from clients.inference.plan import CutModel, InferencePlan
-from clients.models.adversaries import AdversaryBuilder
+from clients.models.cuts import AdversaryBuilder
 from clients.task.auxiliary import Auxiliary
-from clients.task.task import Plan
 from clients.training.evaluation import device
-from defenses.base import Batch
-from defenses.pipeline import Pipeline
 from defenses.tensors import Tensors, part_of
 from strategies.audit.kinds import Kind, Observed, Seen, digest, undefended
-from strategies.inference.public_model import Examples
 
 MODEL, DEFENSES = "model/", "defenses/"
 """Prefixes of the weights of the whole model, and of what the pipeline's defences have learned."""
@@ -69,17 +63,6 @@ def _knows(observed: Observed) -> dict[str, Any]:
 def adversary_builder(plan: InferencePlan, cut: str, weights: Tensors) -> AdversaryBuilder:
     """The builder of adversaries for the features at a cut; "tuned" ones start from ``weights`` of the whole model."""
     return AdversaryBuilder(plan.model, cut, plan.data_card().input_shape, plan.width, plan.norm, weights)
-
-
-def unprotected_knowledge(
-    examples: Examples, plan: Plan, model: CutModel, builder: AdversaryBuilder, train: Callable[[Batch, int], nn.Module]
-) -> Knowledge:
-    """The knowledge of an adversary that learns from unprotected features of the server's own examples."""
-    card, pipeline = plan.data_card(), Pipeline()
-    return Knowledge(
-        examples.batch, pipeline, card.mean, card.std, train, sensitive=examples.sensitive, adversary=builder,
-        sender=Sender(model.client, pipeline, card.mean, card.std),
-    )  # fmt: skip
 
 
 def _cut(observed: Observed) -> str:

@@ -4,18 +4,20 @@ import functools
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from attacks.base import Knowledge
 from attacks.local_model import shared_tensors
 from attacks.queries.attributes import AttributeInference
 from attacks.refinement.restoration import HOLDOUT
+from attacks.sender import Sender
 from clients.inference.plan import CutModel, InferencePlan
-from defenses.base import Batch
 from defenses.checks import Architecture
+from defenses.pipeline import Pipeline
 from defenses.random_draws import generator_for
-from defenses.tensors import Tensors, on_cpu, part_of, under
+from defenses.tensors import Tensors, on_cpu, part_of
 from strategies.audit.kinds import untrainable
-from strategies.inference.observations import QUERY, adversary_builder, unprotected_knowledge
+from strategies.inference.observations import QUERY, adversary_builder
 from strategies.inference.public_model import Examples
 
 HELD = "held/"
@@ -45,51 +47,37 @@ class OfflineAdversaries:
 
     def __init__(self, architecture: Architecture, iterations: int) -> None:
         self.architecture, self.iterations = architecture, iterations
-        self._found: dict[str, OfflineAdversary] = {}
-        self._kept: dict[str, Tensors] = {}
-        """Cut -> tensors of a checkpoint, until the adversary is first used."""
+        self._learned: dict[str, Tensors] = {}
+        """Cut -> the adversary's tensors, as a checkpoint keeps them."""
 
-    def at(
-        self, cut: str, plan: InferencePlan, model: CutModel, examples: Batch, sensitive: Tensor | None
-    ) -> OfflineAdversary:
+    def at(self, cut: str, plan: InferencePlan, model: CutModel, examples: Examples) -> OfflineAdversary:
         """The adversary at a cut, trained on first use; ``AttackError`` without enough examples."""
-        if cut not in self._found:
-            weights = {name: tensor.cpu() for name, tensor in shared_tensors(model.whole).items()}
-            builder = adversary_builder(plan, cut, weights)
-            if cut in self._kept:
-                assert sensitive is not None  # What was trained had values.
-                network = builder(self.architecture, int(sensitive.max()) + 1, 0)
-                kept = dict(self._kept[cut])
-                held, right, most = kept.pop(HELD).tolist()
-                network.load_state_dict(kept)
-                self._found[cut] = OfflineAdversary(network.eval().requires_grad_(False), right, most, int(held))
-                return self._found[cut]
-            train = functools.partial(untrainable, QUERY.plural)
-            knowledge = unprotected_knowledge(Examples(examples, sensitive), plan, model, builder, train)
+        weights = {name: tensor.cpu() for name, tensor in shared_tensors(model.whole).items()}
+        builder = adversary_builder(plan, cut, weights)
+        if cut not in self._learned:
+            card, plain = plan.data_card(), Pipeline()
+            knowledge = Knowledge(
+                examples.batch, plain, card.mean, card.std, functools.partial(untrainable, QUERY.plural),
+                sensitive=examples.sensitive, adversary=builder, sender=Sender(model.client, plain, card.mean, card.std),
+            )  # fmt: skip
             recipe = AttributeInference(architecture=self.architecture, training="static", iterations=self.iterations)
             learned = recipe.fit(knowledge, generator_for("offline adversary", plan.seed, cut)).learned
             assert learned is not None
-            measured = learned.diagnostics
-            self._found[cut] = OfflineAdversary(
-                learned.network.eval(),
-                measured["holdout_accuracy"],
-                measured["holdout_majority"],
-                len(examples) // HOLDOUT,
-            )
-        return self._found[cut]
+            measured = [learned.diagnostics[name] for name in ("holdout_accuracy", "holdout_majority")]
+            numbers = torch.tensor([len(examples) // HOLDOUT, *measured], dtype=torch.float64)
+            self._learned[cut] = on_cpu(learned.network.state_dict()) | {HELD: numbers}
+        assert examples.sensitive is not None  # or nothing was learned
+        network = builder(self.architecture, int(examples.sensitive.max()) + 1, 0)
+        kept = dict(self._learned[cut])
+        held, accuracy, majority = kept.pop(HELD).tolist()
+        network.load_state_dict(kept)
+        return OfflineAdversary(network.eval().requires_grad_(False), accuracy, majority, int(held))
 
     def tensors(self) -> Tensors:
         """All adversaries, under flat names."""
-        flat: Tensors = {}
-        for cut, kept in self._kept.items():
-            flat |= under(f"{cut}/", kept)
-        for cut, adversary in self._found.items():
-            numbers = torch.tensor([adversary.held, adversary.accuracy, adversary.majority], dtype=torch.float64)
-            flat |= on_cpu(adversary.network.state_dict(), f"{cut}/")
-            flat[f"{cut}/{HELD}"] = numbers
-        return flat
+        return {f"{cut}/{name}": tensor for cut, kept in self._learned.items() for name, tensor in kept.items()}
 
     def restore(self, tensors: Tensors) -> None:
         """Resume from the output of ``tensors``; adversaries that exist already stay."""
-        for cut in {name.partition("/")[0] for name in tensors} - set(self._found):
-            self._kept[cut] = part_of(tensors, f"{cut}/")
+        for cut in {name.partition("/")[0] for name in tensors} - set(self._learned):
+            self._learned[cut] = part_of(tensors, f"{cut}/")

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from attacks.local_model import shared_tensors
 from clients.models.library import ModelError
-from clients.models.packaged_weights import PACKAGED
-from clients.models.pretrained_classifier import load_classifier
+from clients.models.pretrained import PACKAGED, load_classifier
 from clients.task.auxiliary import Auxiliary
 from clients.task.task import Task, WholeModelPlan, load_weights
 from defenses.base import Batch
@@ -37,13 +36,9 @@ def read_weights(plan: WholeModelPlan, source: str) -> FileWeights:
     A new last layer is zero, as in Dosovitskiy et al. 2021 (An Image is Worth 16x16 Words, section 3.2): the first loss is
     that of guessing, ln K, where timm's own draw for a few classes is so large that it throws the pretrained layers away.
 
-    Args:
-        plan: Says what the model is.
-        source: A name in ``PACKAGED``, or the path of a file for ``load_classifier``, which may be a checkpoint that a run of
-            edge-cloud inference has left.
-
-    Raises:
-        ModelError: When the package is not installed, or the file cannot be read or is of another model.
+    ``source`` is a name in ``PACKAGED``, or the path of a file for ``load_classifier``, which may be a checkpoint that a run of
+    edge-cloud inference has left. ``ModelError`` when the package is not installed, or the file cannot be read or is of another
+    model.
     """
     path = str(PACKAGED[source].path()) if source in PACKAGED else source
     model = plan.build_model()
@@ -103,25 +98,17 @@ class PublicTraining:
 
     @cached_property
     def own(self) -> Examples:
-        """The server's own images, which no client holds; read on first use."""
+        """The server's own images, which no client holds, for training, defences and attacks; read on first use."""
         own = Auxiliary(self.plan)
         return Examples(own.examples(), own.sensitive())
 
     @cached_property
     def training(self) -> CentralTraining:
         """The training; the server's examples are read when they are first needed."""
-        training = CentralTraining(self.plan, self.examples(), ("public", self.plan.seed))
+        training = CentralTraining(self.plan, self.own.batch, ("public", self.plan.seed))
         if self._start:
             load_weights(training.model, self._start)
         return training
-
-    def examples(self) -> Batch:
-        """The server's own examples, on which it trains and from which defences learn."""
-        return self.own.batch
-
-    def sensitive(self) -> Tensor | None:
-        """The sensitive attribute (N,) of these examples; None where the data have none."""
-        return self.own.sensitive
 
     def run_round(self, task: Task) -> tuple[float, float] | None:
         """Train for one round, unless that was done; returns the mean loss per example and the seconds, None without training."""

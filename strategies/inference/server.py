@@ -48,7 +48,7 @@ SHARES = tuple(metric.name for metric in ANSWERED)
 
 @dataclass(eq=False)
 class InferenceServer:
-    """Serve one pipeline's queries.
+    """Serve one pipeline's queries; it has a short ``label`` in file names.
 
     Attributes:
         training: Of the whole model; one for all pipelines of the run.
@@ -56,8 +56,6 @@ class InferenceServer:
         sizes: Partition -> test examples of the client, each of which is a query.
         attacked: Whether the queries are attacked.
         min_usable: Share of the clients that must ask usably, or the run stops.
-        batches_per_message: Batches of queries in one message.
-        label: Short name of the pipeline for file names.
         accuracy: Of the whole model on clean test images, as the clients report it; None before queries are answered.
     """
 
@@ -85,7 +83,7 @@ class InferenceServer:
             return
         loss, seconds = trained
         row = self.auditor.recorder.row
-        row(task, metric=TRAIN_LOSS.name, value=loss, n=len(self.training.examples()))
+        row(task, metric=TRAIN_LOSS.name, value=loss, n=len(self.training.own))
         row(task, metric=SERVER_SECONDS.name, value=seconds)
 
     def evaluate_round(self, server_round: int) -> None:
@@ -141,7 +139,7 @@ class InferenceServer:
         if pipeline.fitted:
             return pipeline
         card, key = self.plan.data_card(), ("fit", self.plan.seed)
-        shown = pipeline.protect_test(self.training.examples(), key)
+        shown = pipeline.protect_test(self.training.own.batch, key)
         context = FitContext(
             client=model.client,
             server=model.server,
@@ -156,8 +154,7 @@ class InferenceServer:
 
     def _adversary(self, task: Task, model: CutModel) -> nn.Module:
         """The offline adversary at the task's cut, with a row of what it is worth."""
-        cut, examples = self.plan.cut_of(task.round), self.training.examples()
-        kept = self.adversaries.at(cut, self.plan, model, examples, self.training.sensitive())
+        kept = self.adversaries.at(self.plan.cut_of(task.round), self.plan, model, self.training.own)
         self.auditor.recorder.row(
             task, metric=OFFLINE_ADVERSARY_ACCURACY.name, majority=kept.majority, architecture=self.adversaries.architecture,
             **share_and_interval([1.0] * round(kept.accuracy * kept.held) + [0.0] * round((1 - kept.accuracy) * kept.held)),
@@ -212,7 +209,7 @@ class InferenceServer:
     def _attack(self, task: Task, pipeline: Pipeline, kind: Kind, seen: list[SeenQuery]) -> None:
         if not (self.attacks[kind] and seen):
             return
-        sensitive = self.training.sensitive()
+        sensitive = self.training.own.sensitive
         # Below one half, a guess of two values is worth as much as its opposite.
         values = {"attribute_values": int(sensitive.max()) + 1} if kind is ATTRIBUTE and sensitive is not None else {}
         card = self.auditor.card(

@@ -16,8 +16,7 @@ from attacks.metrics.training import (
     UPLOAD_SECONDS,
     UPLOADED_IMAGES,
 )
-from clients.outsourced.messages import UPLOAD_ROUND
-from clients.outsourced.plan import OutsourcedPlan
+from clients.outsourced.messages import UPLOAD_ROUND, OutsourcedPlan
 from clients.task.batches import chunks, join
 from clients.task.task import Task
 from clients.training.evaluation import CLEAN_ACCURACY
@@ -44,14 +43,12 @@ UPLOADS, WHOLE = "uploads/", "whole/"
 
 @dataclass(eq=False)
 class OutsourcedServer:
-    """Train one pipeline's model.
+    """Train one pipeline's model, which has a short ``label`` in file names.
 
     Attributes:
         sizes: Partition -> training examples of the client.
         attack_rounds: Attacked rounds; ``plan.rounds`` + 1 is the model after the last one.
         min_usable: Share of the clients that must answer usably, or the run stops.
-        batches_per_message: Batches of an upload in one message.
-        label: Short name of the pipeline for file names.
         accuracy: Of the current model on clean test images.
         uploads: Partition -> the batches of its upload.
         whole: Partitions that have uploaded all that they have.

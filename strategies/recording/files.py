@@ -26,8 +26,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from clients.wire.texts import read_object, regular
-from strategies.audit.json_values import changed
+from clients.wire.texts import changed, read_object, regular
 
 EXAMPLES = ("num-examples", "num_examples")
 RATES = ("lr", "learning-rate", "learning_rate")

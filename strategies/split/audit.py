@@ -96,7 +96,7 @@ class SplitAudit:
         since, until = window(task)
         config = {"transmissions": transmissions, "reveal-order": reveal, "since": since, "until": until}
         content = RecordDict({"config": server.exchange.config(task, **config)})
-        if SplitPlan.narrow(task.plan).trains_edge:
+        if server.plan.trains_edge:
             content["edge"] = to_record(server.edge)
         names = task.target_records
         classes = task.plan.data_card().num_classes
@@ -188,21 +188,15 @@ def most_transmissions(task: Task, num_train: int) -> int:
     since, until = window(task)
     if task.plan.auxiliary_data == "private":
         return until - since + 1
-    return max(1, SplitPasses(task, num_train).transmissions(until, since))
+    return max(1, len(SplitPasses(task, num_train).within(since, until)))
 
 
 def as_sent(values: Tensor, transmissions: int, counts: Tensor) -> Tensor:
     """The first transmissions; of an image that the run has sent less often, only that many.
 
-    Args:
-        values: (R, B, ...), one entry for each transmission and image.
-        transmissions: Transmissions to keep, at most R.
-        counts: (n,), how often the first n images of the batch were sent. Where that is below ``transmissions``, an image's
-            own transmissions come again, from the first: a decoder of a fixed number of them has its inputs, and nothing new
-            in them. An image that was never sent is seen once, in the audit batch.
-
-    Returns:
-        (transmissions, B, ...), memory of its own.
+    Of ``values`` (R, B, ...), ``transmissions`` are kept. ``counts`` (n,) say how often the first n images of the batch were sent.
+    Where that is below ``transmissions``, an image's own transmissions come again, from the first: a decoder of a fixed number of
+    them has its inputs, and nothing new in them. An image that was never sent is seen once, in the audit batch.
     """
     kept = values[:transmissions].clone()
     for row, count in enumerate(counts.tolist()):

@@ -1,6 +1,5 @@
 """Evaluation of a split model: clients send test images as smashed data, the server returns logits, clients count right answers."""
 
-import itertools
 from collections import defaultdict
 
 import numpy as np
@@ -24,6 +23,7 @@ from attacks.sender import smash
 from clients.data.card import DataCard
 from clients.models.split.halves import EdgeHalf, RawPatches
 from clients.split.plan import SplitPlan
+from clients.task.batches import chunks
 from clients.task.task import Task
 from clients.training.evaluation import device
 from clients.training.step_cost import StepCost, measure_step
@@ -80,33 +80,31 @@ def evaluate(task: Task, server: SplitServer) -> float:
 def _logits(task: Task, server: SplitServer) -> dict[int, list[Tensor]]:
     """Partition -> the server half's logits of its test images, in parts; only of clients that sent all of them."""
     half, usual = server.server.eval(), task.plan.batch_size * server.batches_per_message
-    edge = {"edge": to_record(server.edge)} if SplitPlan.narrow(task.plan).trains_edge else {}
+    edge = {"edge": to_record(server.edge)} if server.plan.trains_edge else {}
     logits: dict[int, list[Tensor]] = defaultdict(list)
-    remaining = {partition: holder.num_test for partition, holder in server.holders.items()}
-    for first in itertools.count(0, usual):
-        # One image that would be left alone, without company to be shuffled with, comes along.
-        counts = {p: left if left <= usual + 1 else usual for p, left in remaining.items() if left > 0}
-        if not counts:
-            break
+    # One image that would be left alone, without company to be shuffled with, comes along.
+    work = {
+        partition: chunks(holder.num_test, usual) for partition, holder in server.holders.items() if holder.num_test
+    }
+    for at in range(max(map(len, work.values()))):
+        parts = {partition: pieces[at] for partition, pieces in work.items() if at < len(pieces)}
         contents = {
-            partition: RecordDict({"config": server.exchange.config(task, first=first, count=count), **edge})
-            for partition, count in counts.items()
+            p: RecordDict({"config": server.exchange.config(task, first=int(part[0]), count=len(part)), **edge})
+            for p, part in parts.items()
         }
 
-        def fault_in(partition: int, reply: Message, counts: dict[int, int] = counts) -> str:
-            return fault(reply, {"0": like(counts[partition], *server.token_shape)}, "features")
+        def fault_in(partition: int, reply: Message, parts: dict[int, Tensor] = parts) -> str:
+            return fault(reply, {"0": like(len(parts[partition]), *server.token_shape)}, "features")
 
         good = server.exchange.ask(task, "evaluate.smash", contents, fault_in)
-        for partition in counts:
-            if partition not in good:
-                # Logits of a part of the images would be scored as if they were all.
-                logits.pop(partition, None)
-                remaining[partition] = 0
-                continue
-            tokens = tensors_of(good[partition], "features")["0"]
+        for partition, reply in good.items():
+            tokens = tensors_of(reply, "features")["0"]
             with torch.no_grad():
                 logits[partition].append(half(tokens.to(device())).cpu())
-            remaining[partition] -= counts[partition]
+        for partition in parts.keys() - good.keys():
+            # Logits of a part of the images would be scored as if they were all.
+            logits.pop(partition, None)
+            del work[partition]
     return logits
 
 

@@ -10,8 +10,7 @@ from attacks.base import AnyAttack
 from attacks.local_model import shared_tensors
 from attacks.sender import Sender
 from attacks.smashed.base import EdgeStep, SmashedAttack, SmashedData
-from clients.models.split.halves import EdgeHalf
-from clients.models.split.server_half import ServerHalf
+from clients.models.split.halves import EdgeHalf, ServerHalf
 from clients.split.plan import SplitPlan
 from clients.task.task import load_weights
 from clients.training.evaluation import device

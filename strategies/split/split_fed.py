@@ -284,7 +284,7 @@ class SplitFed(SplitServer):
         evaluated = task.round + 1  # a test image goes out behind every round, round 0 and this one included
         sent, probed = [evaluated], [evaluated]
         for holder in self.holders.values():
-            trained = SplitPasses(task, holder.num_train).transmissions(task.round)
+            trained = len(SplitPasses(task, holder.num_train).within(1, task.round))
             more = self._audit.extra_transmissions(task, holder.num_train)
             sent.append(trained)
             probed.append((evaluated if task.plan.auxiliary_data == "private" else trained) + more)

@@ -36,9 +36,7 @@ class CentralTraining:
         self._decays = not any(isinstance(defense, TrainingDefense) for defense in plan.defenses.defenses)
 
     def run_round(self, task: Task) -> tuple[float, float]:
-        """Train for one round; returns the mean loss per example and the seconds. ``DivergedError`` for weights that are not
-        finite.
-        """
+        """Train for a round; returns the mean loss per example and the seconds. ``DivergedError`` for weights not finite."""
         start = time.perf_counter()
         self.training.model.train()
         if self._decays:

@@ -87,12 +87,9 @@ def cut_by_hash(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
 
 
 def lfw(root: Path, min_pictures: int) -> Source:
-    """Faces of the people who have at least ``min_pictures``; the class is the person.
+    """Faces of the people who have at least ``min_pictures``; the class is the person. ``DataError`` for fewer than two people.
 
     The official lists split by person, for verification; here every person's pictures are split as ``folder`` does.
-
-    Raises:
-        DataError: When fewer than two people have so many.
 
     Source: Huang et al. 2007, Labeled Faces in the Wild.
     """

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from clients.models.split.server_half import ServerHalf
+from clients.models.split.halves import ServerHalf
 
 NUM_FACTORS = 2
 """Of every field: m_vec and m_bit."""

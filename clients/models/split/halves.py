@@ -9,9 +9,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from clients.models.split.difm import NUM_FACTORS, DIFMBranches
-from clients.models.split.server_half import ServerHalf
-
 Embedding = nn.Module
 """Images (B, C, H, W) -> tokens (B, N, D), row by row."""
 
@@ -23,6 +20,7 @@ class EdgeHalf(nn.Module):
         grid: Rows and columns of tokens.
         patch_size: Side in pixels of what one token stands for.
         dim: Length of an embedded token.
+        branches: Of DIFM, in place of blocks; they put ``factors`` numbers before each token.
     """
 
     def __init__(
@@ -34,10 +32,11 @@ class EdgeHalf(nn.Module):
         grid: tuple[int, int],
         patch_size: int,
         dim: int,
-        branches: DIFMBranches | None = None,
+        branches: nn.Module | None = None,
+        factors: int = 0,
     ) -> None:
         super().__init__()
-        self.grid, self.patch_size, self.dim = grid, patch_size, dim
+        self.grid, self.patch_size, self.dim, self._factors = grid, patch_size, dim, factors
         self.branches = branches
         self.embedding = embedding
         self.blocks = nn.Sequential(*blocks)
@@ -58,7 +57,7 @@ class EdgeHalf(nn.Module):
     @property
     def token_length(self) -> int:
         """Numbers of a token that leaves ``encode``, before smashed-data defences."""
-        return self.dim + (NUM_FACTORS if self.branches is not None else 0)
+        return self.dim + self._factors
 
     @property
     def keeps_slots(self) -> bool:
@@ -92,6 +91,14 @@ class EdgeHalf(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Smashed data of normalised images, without defences."""
         return self.encode(self.embed(images))
+
+
+class ServerHalf(nn.Module):
+    """The server half of a split model: smashed data (B, N, D) -> logits (B, K)."""
+
+    def fast_parameters(self) -> list[nn.Parameter]:
+        """Parameters trained at ``learning-rate``, all unless some are pretrained; others have ``block-learning-rate``."""
+        return list(self.parameters())
 
 
 Halves = tuple[EdgeHalf, ServerHalf]

@@ -16,7 +16,7 @@ from torch import nn
 
 from clients.models.library import ModelError
 from clients.models.pretrained import load_pretrained
-from clients.models.split.difm import DIFMBranches, DIFMPrediction, DIFMServer, FieldEmbedding
+from clients.models.split.difm import NUM_FACTORS, DIFMBranches, DIFMPrediction, DIFMServer, FieldEmbedding
 from clients.models.split.halves import EdgeHalf, Embedding, Halves, TransformerServer
 from clients.models.split.t2t import PerformerAttention, SoftmaxAttention, TokensToToken
 from defenses.spec import suggest
@@ -64,11 +64,10 @@ def build_split_model(
 
     Args:
         name: See ``split_model_names``.
-        num_classes: Number of logits, at least 2.
+        num_classes: At least 2.
         input_shape: (C, H, W) of one image.
         shape: Sizes.
-        seed: Random weights depend on it alone; halves built by client and server agree. The caller's random state stays as
-            it was.
+        seed: Random weights depend on it alone. The caller's random state stays as it was.
         pretrained: Path of a file for ``load_pretrained``, whose weights replace all random ones but those of head and
             adapter; raw patches leave its embedding unused. "": none. Only "vit" has the layers of timm throughout.
         cardinalities: Categories of each column, where examples are rows of a table; empty for images.
@@ -223,7 +222,8 @@ def _difm(factors_at_edge: bool, num_classes: int, cardinalities: Sequence[int],
     fields, dim = len(cardinalities), shape.width
     embedding, token = FieldEmbedding(cardinalities, dim), torch.zeros(1, 1, dim)
     branches = DIFMBranches(fields, dim, shape.heads) if factors_at_edge else None
-    edge = EdgeHalf(embedding, [], token, grid=(fields, 1), patch_size=1, dim=dim, branches=branches)
+    factors = NUM_FACTORS if factors_at_edge else 0
+    edge = EdgeHalf(embedding, [], token, grid=(fields, 1), patch_size=1, dim=dim, branches=branches, factors=factors)
     return edge, DIFMPrediction(fields, dim) if factors_at_edge else DIFMServer(fields, dim, shape.heads)
 
 

@@ -10,9 +10,8 @@ from torch.nn import functional as F
 from attacks import Knowledge
 from attacks.queries.base import Query
 from attacks.sender import Sender
-from clients.models.adversaries import AdversaryBuilder
 from clients.models.classifiers import build_model
-from clients.models.cuts import halves
+from clients.models.cuts import AdversaryBuilder, halves
 from defenses.base import Batch, SmashedDefense
 from defenses.pipeline import Pipeline
 from tests.attacks.wire import stream as seeded

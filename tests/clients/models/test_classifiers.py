@@ -9,9 +9,8 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from clients.models.adversaries import AdversaryBuilder
 from clients.models.classifiers import ModelError, build_model, model_names, replace_batch_norm
-from clients.models.cuts import CUTS, halves
+from clients.models.cuts import CUTS, AdversaryBuilder, halves
 from clients.models.library import group_norm
 
 Shape = tuple[int, int, int]

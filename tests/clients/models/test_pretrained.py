@@ -25,8 +25,7 @@ from clients.data.card import DataCard
 from clients.data.packaged import packaged_file
 from clients.models.classifiers import ModelError, build_model
 from clients.models.cuts import CUTS
-from clients.models.packaged_weights import NORMALISATIONS, PACKAGED, PackagedWeights, normalisation
-from clients.models.pretrained_classifier import load_classifier
+from clients.models.pretrained import NORMALISATIONS, PACKAGED, PackagedWeights, load_classifier, normalisation
 from clients.models.split.halves import EdgeHalf, ServerHalf
 from clients.models.split.split_models import SplitShape, build_split_model
 from defenses.pipeline import Pipeline
@@ -155,8 +154,8 @@ def test_what_is_no_state_dict_is_not_executed(tmp_path: Path, subtests: pytest.
         ("list.pth", [torch.zeros(2)], "is no checkpoint"),
         ("none.pth", {"state_dict": None}, "is no checkpoint"),
         ("bomb.pth", {"model": whole, "extra": bomb}, "is no checkpoint"),
-        ("numbers.pth", {"epoch": 3}, "holds int under 'epoch'"),
-        ("integers.pth", {"cls_token": torch.zeros(1, 1, 16).char()}, "holds torch.int8 under 'cls_token'"),
+        ("numbers.pth", {"epoch": 3}, "holds int in epoch"),
+        ("integers.pth", {"cls_token": torch.zeros(1, 1, 16).char()}, "holds torch.int8 in cls_token"),
         ("", None, "is a folder; expected the file of a checkpoint in it"),
         ("missing.pth", None, r"cannot read .*missing\.pth \(No such file"),
     ):
@@ -207,7 +206,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, subtests: pytest.Subtests)
         (classifier(7, norm="group"), lite.state_dict(), r"247 tensors, the model .*; set norm to batch"),
         (vgg, grouped.state_dict(), r"tensors, the model \d+$"),  # nothing says that statistics are what is too many
         (small, bomb, r"holds objects, not only tensors; save model.state_dict"),
-        (small, {1: torch.zeros(2)}, "holds a dict, not tensors by name"),
+        (small, {1: torch.zeros(2)}, "it holds no tensors by name"),
         (small, {"weight": torch.zeros(2, device="meta")}, r"in weight \(meta\); expected dense ones"),
         (small, {"weight": torch.eye(2).to_sparse()}, r"torch.sparse_coo\); expected dense"),
         (small, {"weight": torch.zeros(2, dtype=torch.int64)}, "torch.int64 in weight; expected real"),

@@ -11,8 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clients.messages.node import draws_of
-from clients.outsourced.messages import OutsourcedClient
-from clients.outsourced.plan import OutsourcedPlan
+from clients.outsourced.messages import OutsourcedClient, OutsourcedPlan
 from clients.task.local_data import LocalData
 from clients.task.task import Task
 from clients.wire.records import tensors_of, values_of

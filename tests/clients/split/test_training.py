@@ -294,5 +294,5 @@ def test_nobody_is_sent_more_often_than_is_accounted() -> None:
             drawn = [one.batches._examples(number) for number in range(len(one.batches))]
             assert [len(part) for part in drawn] == SplitPasses(one.task, examples).batches()
             counts += torch.bincount(torch.cat(drawn), minlength=examples)
-            assert counts.max() <= SplitPasses(one.task, examples).transmissions(at)
-        assert counts.max() == SplitPasses(one.task, examples).transmissions(20)
+            assert counts.max() <= len(SplitPasses(one.task, examples).within(1, at))
+        assert counts.max() == len(SplitPasses(one.task, examples).within(1, 20))

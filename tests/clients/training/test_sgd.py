@@ -108,12 +108,10 @@ def macs(function: object, *tensors: Tensor) -> int:
 
 
 def test_operators_by_hand() -> None:
-    matrix, vector, images = torch.rand(3, 5), torch.rand(5), torch.rand(2, 4, 6, 6)
+    matrix, images = torch.rand(3, 5), torch.rand(2, 4, 6, 6)
     assert macs(torch.matmul, matrix, torch.rand(5, 7)) == 3 * 5 * 7
     assert macs(torch.matmul, torch.rand(2, 3, 5), torch.rand(2, 5, 7)) == 2 * 3 * 5 * 7
     assert macs(torch.addmm, torch.rand(7), matrix, torch.rand(5, 7)) == 3 * 5 * 7
-    assert macs(torch.mv, matrix, vector) == 15
-    assert macs(torch.dot, vector, vector) == 5
     assert macs(lambda x: F.conv2d(x, torch.ones(8, 2, 3, 3), groups=2, padding=1), images) == 2 * 8 * 36 * 2 * 9
     assert macs(lambda x: F.conv_transpose2d(x, torch.ones(4, 3, 2, 2), stride=2), images) == 2 * 36 * 4 * 3 * 4
     assert macs(torch.exp, matrix) == 0

@@ -11,7 +11,7 @@ from flwr.app import Message
 
 from clients.data.datasets import load_dataset
 from clients.data.images import fingerprint
-from clients.models.packaged_weights import NORMALISATIONS
+from clients.models.pretrained import NORMALISATIONS
 from clients.wire.schema import allowed, fields_of
 from simulations.experiment.experiment import Experiment, all_settings, owners, scenarios
 from simulations.run.command import of_seeds

@@ -101,7 +101,7 @@ def test_a_file_of_other_weights_is_refused_before_anything_is_asked(tmp_path: P
         ({"0.weight": torch.zeros(3)}, "holds 1 tensors, the model 28"),
         (state(**{"0.weight": torch.zeros(3)}), "0.weight has shape (3,), expected (16, 1, 3, 3)"),
         (state(**{"0.weight": torch.full((16, 1, 3, 3), torch.nan)}), "holds NaN or infinite values in 0.weight"),
-        ([1, 2], "holds a list, not tensors by name"),
+        ([1, 2], "it holds no tensors by name"),
         ("not a checkpoint", "is no checkpoint"),
     ):
         file.write_text(held) if isinstance(held, str) else torch.save(held, file)

@@ -21,7 +21,7 @@ from defenses import FitContext, parse
 from defenses.base import Batch
 from strategies.inference.mask_pictures import OBSERVATION, overlay, picture_masks
 from strategies.inference.offline_adversary import OfflineAdversaries, OfflineAdversary
-from strategies.inference.public_model import PublicTraining, read_weights
+from strategies.inference.public_model import Examples, PublicTraining, read_weights
 from tests.clients.inference.test_queries import PLAN as QUERIES
 
 # One step on all of the server's 20 digits.
@@ -100,7 +100,7 @@ KEY = ("fit", 3)
 
 @pytest.fixture(scope="module")
 def own() -> Batch:
-    return PublicTraining(PICTURED).examples()
+    return PublicTraining(PICTURED).own.batch
 
 
 def a_context(own: Batch, *, adversary: bool = False) -> FitContext:
@@ -158,7 +158,7 @@ def examples(count: int = 64) -> tuple[Batch, Tensor]:
 
 
 def trained(adversaries: OfflineAdversaries, cut: str) -> OfflineAdversary:
-    return adversaries.at(cut, QUERIES, QUERIES.build_cut(cut), *examples())
+    return adversaries.at(cut, QUERIES, QUERIES.build_cut(cut), Examples(*examples()))
 
 
 @pytest.fixture(scope="module")
@@ -192,4 +192,4 @@ def test_a_checkpoint_brings_back_the_very_same_one(learned: OfflineAdversaries)
 
 def test_without_an_attribute_there_is_none() -> None:
     with pytest.raises(AttackError, match="no sensitive attribute"):
-        OfflineAdversaries("split", 1).at("conv4", QUERIES, QUERIES.build_cut("conv4"), examples()[0], None)
+        OfflineAdversaries("split", 1).at("conv4", QUERIES, QUERIES.build_cut("conv4"), Examples(examples()[0], None))

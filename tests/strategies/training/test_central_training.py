@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from attacks.local_model import shared_tensors
 from attacks.normalisation import normalise
-from clients.outsourced.plan import OutsourcedPlan
+from clients.outsourced.messages import OutsourcedPlan
 from clients.task.batches import local_batch
 from clients.task.task import DECAY
 from defenses.base import Batch
