@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from attacks.gradient.costs import COSTS
+from attacks.gradient.costs import COSTS, squared_by_products
 from attacks.gradient.inversion import GradientInversion
-from attacks.gradient.trial_gradients import finite_difference
+from attacks.gradient.trial_gradients import finite_difference, trial_layers
 from attacks.gradient.trial_gradients.batch_statistics import StatisticsPrior
 from attacks.gradient.trial_gradients.matching import GradientMatching, attackable
 from attacks.gradient.trial_gradients.trial_layers import TrialNetwork, expanded
@@ -61,6 +62,18 @@ class Attention(nn.Module):
         return self.head(F.scaled_dot_product_attention(q[:, None], k[:, None], v[:, None])[:, 0].mean(1))
 
 
+class Dense(nn.Module):
+    """Linear layers alone, of which one is called twice and one has no bias."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.twice, self.out = nn.Linear(72, 8), nn.Linear(8, 8, bias=False), nn.Linear(8, CLASSES)
+
+    def forward(self, images: Tensor) -> Tensor:
+        features = self.twice(F.relu(self.into(images.flatten(1))))
+        return self.out(features + self.twice(features.relu()))
+
+
 def convolutional(*middle: nn.Module, features: int = 64, bias: bool = True, **settings: object) -> nn.Module:
     first = nn.Conv2d(2, 4, 3, **settings)  # type: ignore[arg-type]
     return nn.Sequential(first, *middle, nn.Flatten(), nn.Linear(features, CLASSES, bias=bias))
@@ -68,7 +81,7 @@ def convolutional(*middle: nn.Module, features: int = 64, bias: bool = True, **s
 
 STRIDED = {"stride": 2, "padding": 1, "groups": 2, "bias": False}
 NETS: dict[str, Callable[[], nn.Module]] = {
-    "pieces": Pieces, "tokens": Tokens, "attention": Attention,
+    "pieces": Pieces, "tokens": Tokens, "attention": Attention, "dense": Dense,
     "strided groups": lambda: convolutional(nn.ReLU(inplace=True), features=36, **STRIDED),
     "same": lambda: convolutional(nn.Tanh(), features=144, bias=False, padding="same", dilation=2),
     "group norm": lambda: convolutional(nn.GroupNorm(2, 4), nn.ReLU()),
@@ -114,7 +127,9 @@ def plain(model: nn.Module, exact: GradientMatching, x: Tensor, trial: int) -> t
     return total.detach(), torch.autograd.grad(total, x)[0]
 
 
-def test_the_objective_equals_plain_autograd_and_a_difference_is_its_derivative() -> None:
+def test_the_objective_equals_plain_autograd_and_a_difference_is_its_derivative(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     cases = [(name, mode, joint, "cosine") for name in NETS for mode, joint in ((True, True), (False, False))]
     for name, train_mode, joint, cost in [*cases, *(("pieces", True, True, cost) for cost in COSTS)]:
         case, model = f"{name}, train mode {train_mode}, joint {joint}, {cost}", net(name).train(train_mode)
@@ -125,10 +140,46 @@ def test_the_objective_equals_plain_autograd_and_a_difference_is_its_derivative(
                 expected, derivative = plain(model, exact, rows[trial], trial)
                 assert loss.item() == pytest.approx(expected.item(), rel=1e-8), case
                 assert torch.allclose(gradient, derivative, rtol=1e-6, atol=1e-10), case
-            values, differenced = finite_difference.DifferencedMatching(exact)(rows[chosen], chosen)
-            torch.testing.assert_close(values, losses)
-            assert relative_error(differenced, gradients) < 1e-4, case
+            for fewer in (4, 0):  # 0: gradients of all linear layers are kept in factors
+                monkeypatch.setattr(trial_layers, "FEWER", fewer)
+                difference = finite_difference.DifferencedMatching(exact)
+                for _ in range(2):
+                    values, differenced = difference(rows[chosen], chosen)
+                    torch.testing.assert_close(values, losses)
+                    assert relative_error(differenced, gradients) < 1e-4, (case, fewer)
         assert finite_difference.agrees(exact, rows), case
+
+
+def test_gradients_in_factors_serve_the_costs_of_their_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    for cost in ("cosine", "l2"):
+        exact, rows = objective(attackable(net("dense"), True), cost=cost), unknowns()
+        exact.cost = replace(exact.cost, by_products=exact.cost.by_products or squared_by_products)
+        formed = finite_difference.DifferencedMatching(exact)(rows, EVERY)
+        with monkeypatch.context() as patch:
+            patch.setattr(trial_layers, "FEWER", 0)
+            seen = []
+            patch.setattr(trial_layers.Factors, "products", _counted(trial_layers.Factors.products, seen))
+            factored = finite_difference.DifferencedMatching(exact)(rows, EVERY)
+        assert len(seen) == 3, "one of each layer, whatever its calls"
+        torch.testing.assert_close(formed[0], factored[0])
+        assert relative_error(factored[1], formed[1]) < 1e-4
+    # At the truth the terms of a length cancel; the step stays finite.
+    model, images, labels = net("dense").float(), random(1, 2, 2, 6, 6, seed=0).float(), torch.tensor([[1, 2]])
+    gradient = torch.autograd.grad(F.cross_entropy(model(images[0]), labels[0]), list(model.parameters()))
+    target = {name: g[None] for (name, _), g in zip(model.named_parameters(), gradient, strict=True)}
+    monkeypatch.setattr(trial_layers, "FEWER", 0)
+    exact = matching(attackable(model, True), (2, 2, 6, 6), target, labels, "cosine", 0.0, CLASSES)
+    values, slope = finite_difference.DifferencedMatching(exact)(images.flatten(1), torch.tensor([0]))
+    assert values.abs().item() < 1e-5
+    assert slope.norm().item() < 1e-2
+
+
+def _counted(method: Callable[..., object], seen: list[object]) -> Callable[..., object]:
+    def counting(*given: object) -> object:
+        seen.append(given)
+        return method(*given)
+
+    return counting
 
 
 def test_the_objective_is_zero_at_the_truth_and_a_dead_network_has_a_finite_gradient() -> None:
