@@ -148,9 +148,9 @@ class LocalRuntime:
                 with self.log_path.open("ab") as kept:
                     kept.write(f"\n--- log of {log.name}\n".encode() + end)
 
-    def stop(self) -> None:
-        """End every process of this runtime, the simulation first, and remove its home."""
-        end_runtime(self.home)
+    def stop(self, *, at_once: bool = False) -> None:
+        """End every process of this runtime, the simulation first, and remove its home; ``at_once`` without asking."""
+        end_runtime(self.home, at_once=at_once)
         self._guardian.dismiss()
 
 
