@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks.descent import StepRule, minimise, reported, watched
+from attacks.descent import StepRule, minimise, watched
 from attacks.observations import AttackError
 from attacks.spec import parse_attacks
 from tests.attacks.wire import linear_net, observe, pictures
@@ -56,13 +56,6 @@ def test_a_step_is_that_of_adam_and_no_longer_than_its_rule() -> None:
             torch.testing.assert_close(iterates[3], torch.tensor([third]), atol=1e-4, rtol=0)
 
 
-def test_an_image_does_not_depend_on_its_company() -> None:
-    start, target = torch.zeros(3, 4), torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
-    together, _ = minimise(lambda x: (x - target).pow(4).sum(1), start, 30, StepRule(0.1))
-    alone, _ = minimise(lambda x: (x - target[1:2]).pow(4).sum(1), start[:1], 30, StepRule(0.1))
-    torch.testing.assert_close(together[1:2], alone)
-
-
 def test_an_objective_that_was_never_finite_is_an_error_and_a_late_one_is_not() -> None:
     with pytest.raises(AttackError, match="never finite"):
         minimise(lambda x: x.sum(1) * torch.tensor([1.0, float("nan")]), torch.ones(2, 3), 2, StepRule(0.1))
@@ -74,9 +67,6 @@ def test_an_objective_that_was_never_finite_is_an_error_and_a_late_one_is_not() 
 
     best, _ = minimise(breaking, torch.ones(1, 3), 5, StepRule(0.1))
     torch.testing.assert_close(best, torch.full((1, 3), 0.9), atol=1e-4, rtol=0)
-
-
-# ---- progress
 
 
 def test_every_search_reports_each_of_its_steps_to_its_own_context() -> None:
@@ -95,12 +85,3 @@ def test_every_search_reports_each_of_its_steps_to_its_own_context() -> None:
         assert len(heard) == steps or not never_ends_early
         alone = attack(observation, torch.Generator().manual_seed(0))
         assert torch.equal(watched_guess.images, alone.images)
-
-
-def test_steps_are_told_when_they_are_done() -> None:
-    heard: list[int] = []
-    with watched(lambda done, _: heard.append(done)):
-        steps = reported(range(2), 2)
-        assert (next(steps), heard) == (0, [])
-        assert (next(steps), heard) == (1, [1])
-        assert (next(steps, None), heard) == (None, [1, 2])

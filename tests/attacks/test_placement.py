@@ -18,11 +18,6 @@ from tests.attacks.wire import MEAN, STD, classes, generators, observe, pictures
 META = Placement(torch.device("meta"))
 
 
-def probes(count: int) -> list[Any]:
-    model, images, labels = sigmoid_net(), pictures(count), classes(count)
-    return [observe(model, images[at : at + 1], labels[at : at + 1]) for at in range(count)]
-
-
 @dataclass(frozen=True, repr=False)
 class Hungry(Attack[Any, Labels]):
     """Draws a number for each observation; runs out of memory where there are more than ``most``."""
@@ -37,7 +32,8 @@ class Hungry(Attack[Any, Labels]):
 
 
 def test_models_that_observations_share_are_shared_after_a_move_and_nothing_is_copied_in_vain() -> None:
-    seen = probes(2)
+    model, images, labels = sigmoid_net(), pictures(2), classes(2)
+    seen: list[Any] = [observe(model, images[at : at + 1], labels[at : at + 1]) for at in range(2)]
     history = UpdateHistory(tuple(seen))
     moved, (other,) = META.moved((seen, [history]))
     assert moved[0].model is moved[1].model is other.updates[0].model

@@ -27,18 +27,11 @@ def test_exact_and_recovered_images_are_counted_and_failures_are_neither() -> No
 def test_the_map_of_what_leaks_puts_the_seeds_together() -> None:
     def line(network: str, seed: int, gains: list[float], recognisable: list[float]) -> dict[str, Any]:
         about = {"network": network, "column": "1", "seed": seed, "n": len(gains)}
-        return {
-            **about,
-            "psnr": [10.0 + gain for gain in gains],
-            "mean": [10.0] * len(gains),
-            "recognisable": recognisable,
-        }
+        scores = {"psnr": [10.0 + gain for gain in gains], "mean": [10.0] * len(gains), "recognisable": recognisable}
+        return about | scores
 
-    lines = [
-        line("b", 1, [3.0, 5.0], [0.0, 1.0]),
-        line("b", 0, [1.0, 3.0], [0.0, 0.0]),
-        line("base", 1, [1.0, 4.0], [0.0, 0.0]),
-    ]
+    lines = [line("b", 1, [3.0, 5.0], [0.0, 1.0]), line("b", 0, [1.0, 3.0], [0.0, 0.0])]
+    lines.append(line("base", 1, [1.0, 4.0], [0.0, 0.0]))
     text = leak_picture.printed(lines, ["base", "a", "b"], ["1", "1 round"])
     assert "round" not in text  # Columns without lines are left out.
     assert "| a | - |" in text

@@ -8,26 +8,6 @@ import pytest
 pytestmark = pytest.mark.long
 
 
-def test_own_tests_are_those_of_the_mirrored_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rooms have modules of the same name: each has its own tests. Without a file of its own, those of the room."""
-    for name in (
-        "attacks/gradient/test_memory.py", "attacks/gradient/test_labels.py", "clients/test_training.py",
-        "clients/split/test_training.py", "strategies/split/test_split_fed.py", "strategies/split/inner/test_deep.py",
-        "strategies/split/wire.py",
-    ):  # fmt: skip
-        (tmp_path / "tests" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "tests" / name).write_text("")
-    monkeypatch.setattr(mutants, "ROOT", tmp_path)
-    monkeypatch.setattr(mutants, "_naming", lambda module: [])
-    for module, tests in (
-        ("clients.training", ["clients/test_training.py"]), ("clients.split.training", ["clients/split/test_training.py"]),
-        ("strategies.split.exchange", ["strategies/split/test_split_fed.py"]),
-        ("attacks.gradient.kinks", ["attacks/gradient/test_labels.py", "attacks/gradient/test_memory.py"]),
-        ("attacks.networks.unet", []),
-    ):  # fmt: skip
-        assert mutants.nearest(module) == [f"tests/{name}" for name in tests], module
-
-
 def test_a_kept_mutant_is_made_in_the_module_to_which_its_line_went(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,10 +1,14 @@
-"""Scripts as they are run: each as a process of its own at a small size, twice, where the second run computes nothing again."""
+"""Scripts as they are run, at a small size and twice; and a slice of the replies that those of docs/reliability.md spoil."""
 
+import logging
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from reliability_replies import RUNS, Spoilt, unspoilt
+
+from clients.task.scenarios import COMMON, client_sides
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 OUT = "out.jsonl"
@@ -47,3 +51,17 @@ def test_a_machine_without_a_card_is_timed_on_its_processor(tmp_path: Path) -> N
     assert float(audit[3]) > 0
     assert audit[6].strip() == "cpu"
     assert float(lenet[4]) > 0
+
+
+@pytest.mark.slow
+def test_a_spoilt_reply_has_its_row_and_touches_no_other(subtests: pytest.Subtests) -> None:
+    """Of other seeds than the script's usual ones; the script runs hundreds."""
+    logging.disable(logging.CRITICAL)
+    try:
+        for run, number in (("split", 0), ("split-trained", 2), ("inference", 3), ("outsourced", 5), ("sums", 7)):
+            with subtests.test(run=run):
+                assert Spoilt(9, number, (run,)).check()
+        handlers = {kind for side in client_sides().values() for kind in side.handlers}
+        assert {kind for run in RUNS for kind, _ in unspoilt(run)[0]} == COMMON | handlers
+    finally:
+        logging.disable(logging.NOTSET)

@@ -18,7 +18,6 @@ from attacks.uploads.base import UploadedImages
 from defenses.base import Batch
 from defenses.images.visual_mixer import VisualMixer
 from defenses.spec import parse
-from defenses.tensors import Update
 from tests.attacks.queries import query_wire
 from tests.attacks.tabular import test_reading as tables
 from tests.attacks.uploads import test_joint_encodings as encodings
@@ -35,14 +34,7 @@ FEW = 3
 
 @dataclass(frozen=True)
 class Case:
-    """An attack against a defence.
-
-    Attributes:
-        name: Of the attack.
-        defense: What it is fitted against.
-        knowledge: Makes what the server knows.
-        seen: Makes two observations or fewer.
-    """
+    """An attack, the defence that it is fitted against, and what makes the server's knowledge and two observations or fewer."""
 
     name: str
     defense: str
@@ -105,18 +97,12 @@ def _cases(name: str, cls: Any) -> Iterator[Case]:
 def _known(name: str, defense: str) -> Knowledge:
     auxiliary = Batch(pictures(24, seed=8), F.one_hot(classes(24, seed=8), CLASSES).float())
     pipeline = pipelines_against(name)[defense]
-    return Knowledge(auxiliary, pipeline, MEAN, STD, _train, probes=_probes)
+    return Knowledge(auxiliary, pipeline, MEAN, STD, _train)
 
 
 def _train(batch: Batch, seed: int) -> nn.Module:
     with uncounted():  # as a client does, who chooses its own device
         return updates.train(batch, seed)
-
-
-def _probes(batch: Batch, count: int, seed: int) -> Iterator[tuple[Tensor, Update]]:
-    with uncounted():
-        made = list(updates.probes(batch, count, seed))
-    yield from made
 
 
 def first_guesses(seen: Sequence[Any]) -> list[Any]:

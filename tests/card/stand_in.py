@@ -34,13 +34,6 @@ HEAVY = ("mm", "addmm", "bmm", "baddbmm", "convolution", "convolution_backward",
 """Names, or beginnings of them, of operations that a card is there for."""
 
 
-class Memory:
-    """Bytes of the card: ``limit`` for a single tensor, and what it reports as free."""
-
-    limit = 1 << 62
-    free = 8 << 30
-
-
 class CardModule:
     """What ``torch.card`` offers, as ``torch.cuda`` does."""
 
@@ -51,7 +44,7 @@ class CardModule:
     _is_in_bad_fork = staticmethod(lambda: False)
     manual_seed_all = staticmethod(lambda seed: None)
     empty_cache = staticmethod(lambda: None)
-    mem_get_info = staticmethod(lambda device=None: (Memory.free, Memory.free))
+    mem_get_info = staticmethod(lambda device=None: (8 << 30, 8 << 30))
     memory_reserved = staticmethod(lambda device=None: 0)
     memory_allocated = staticmethod(lambda device=None: 0)
     get_amp_supported_dtype = staticmethod(lambda: [torch.float16, torch.bfloat16])
@@ -193,7 +186,6 @@ def _dispatch(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         return args[0]
     if not on_card:
         return out
-    _require_room(out)
     out = tree_map(lambda x: CardTensor(x) if isinstance(x, Tensor) and not isinstance(x, CardTensor) else x, out)
     first_on_card = isinstance(args[0], CardTensor) if args and isinstance(args[0], Tensor) else bool(cards)
     return return_and_correct_aliasing(func, args, kwargs, out) if cards and first_on_card else out
@@ -233,14 +225,6 @@ def _require_one_device(func: Any, args: Any, tensors: Sequence[Tensor], cards: 
     strays = any(one.dim() > 0 and not isinstance(one, CardTensor) for one in tensors)
     if strays or (len(tensors) > cards and (joins or changes)):
         raise RuntimeError(f"{MIXED} ({func})")
-
-
-def _require_room(out: Any) -> None:
-    for one in tree_flatten(out)[0]:
-        if isinstance(one, Tensor) and one.numel() * one.element_size() > Memory.limit:
-            raise torch.OutOfMemoryError(
-                f"CUDA out of memory. Tried to allocate {one.numel() * one.element_size()} bytes."
-            )
 
 
 def _count(device: str, func: Any, out: Any) -> None:

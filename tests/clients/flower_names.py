@@ -47,7 +47,6 @@ def is_public(module: str, name: str) -> bool:
 
 
 def message() -> Any:
-    """Return a message with a value in it."""
     from flwr.app import ConfigRecord, Message, RecordDict
 
     private.act_as_task()
@@ -148,7 +147,6 @@ CHECKS: dict[str, Callable[[], Any]] = {
 
 
 def main() -> int:
-    """Prints what holds; the exit code."""
     print(f"Flower {version('flwr')}")
     failed = 0
     for name, check in CHECKS.items():

@@ -17,7 +17,6 @@ def registered(classes: Mapping[str, Callable[..., Any]]) -> dict[str, Any]:
 
 
 def quick(cls: Callable[..., Any]) -> Any:
-    """The defence or attack with its own settings for a quick run."""
     first = cls()
     return replace(first, **getattr(first, "profile", first).quick)
 

@@ -11,7 +11,6 @@ BLOCK = re.compile(
 
 
 def pages() -> Iterator[str]:
-    """Paths of all pages, from the root."""
     folders = ("*.md", "docs/**/*.md", "examples/*.md", "benchmarks/results/*.md")
     found = [path for folder in folders for path in ROOT.glob(folder)]
     yield from sorted(path.relative_to(ROOT).as_posix() for path in found)

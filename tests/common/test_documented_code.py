@@ -1,13 +1,17 @@
-"""Python in the pages runs as it stands there. What another test runs is named; nothing is left out without a reason."""
+"""Python on the pages runs as it stands there, and their commands and settings are ones that fedveil has."""
 
+import re
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import click
 import pytest
 import ray  # noqa: F401 (Flower imports it in a run, which changes sys.path for good)
 import torch
+import typer
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
@@ -23,14 +27,19 @@ from clients.data.datasets import load_dataset
 from clients.data.images import to_float
 from clients.external_app.canaries import NodeCanaries
 from clients.models.classifiers import build_model
+from clients.wire.schema import fields_of
+from simulations.cli import _pair
 from simulations.cli import app as command_line
-from simulations.experiment.experiment import Experiment
+from simulations.console.command_line import read_toml
+from simulations.experiment.experiment import Experiment, all_settings
+from simulations.external_app.recorded.settings import AttackSettings
 from simulations.run.in_process import Audited
 from simulations.runtime.local_grid import LocalGrid
+from simulations.search.settings import Search
+from simulations.settings.presets import chosen
 from strategies.external_app.strategy import AuditingStrategy
 from strategies.recording.files import read_recording
 from tests.common.documents import ROOT, blocks, pages
-from tests.common.test_documented_commands import commands
 from tests.lines import read_lines
 from tests.simulations.external_app.check.apps import small_app
 
@@ -43,7 +52,7 @@ ELSEWHERE = {
     "docs/adding_a_defense.md": (2, "tests/common/test_adding.py"),
     "docs/adding_a_metric.md": (2, "tests/common/test_adding.py"),
     "docs/adding_an_attack.md": (2, "tests/common/test_adding.py"),
-    "docs/own_server.md": (1, "tests/strategies/federated/test_start.py"),
+    "docs/own_server.md": (1, "tests/strategies/federated/test_curious.py"),
     "docs/tutorial.md": (3, "tests/examples/test_tutorial.py"),
 }
 """Page -> its python blocks, and the test that runs them."""
@@ -225,11 +234,68 @@ def test_an_app_is_recorded_protected_and_audited_as_its_pages_write(tmp_path: P
 
 
 @pytest.mark.long
-def test_an_app_is_checked_from_python(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_app_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     small_app(tmp_path / "my_app")
     check, *_ = blocks("docs/your_own_app.md", "python")
     exec(check, {})
     assert capsys.readouterr().out.splitlines()[:2] == ["small.task:Net", "0"]
+
+
+OWN = re.compile(r"\.py:|\.json|folder|my_package|hf:|stripes|configs/split_table3")
+"""What a reader brings, or installs."""
+OWN_SETTINGS = {"attack": AttackSettings, "search": Search}
+COMMANDS = typer.main.get_command(command_line).commands  # type: ignore[attr-defined]
+
+
+def commands(page: str) -> list[list[str]]:
+    """Arguments of every ``fedveil`` in the page's blocks for a shell."""
+    found = []
+    for block in blocks(page, "bash"):
+        for line in block.replace("\\\n", " ").splitlines():
+            words = shlex.split(line, comments=True)
+            while "fedveil" in words:
+                words = words[words.index("fedveil") + 1 :]
+                end = next((at for at, word in enumerate(words) if word in ("&&", "|", ";")), len(words))
+                found.append(words[:end])
+    return found
+
+
+def test_commands_on_the_pages_are_ones_that_there_are() -> None:
+    """Parsed as typer parses them; nothing is run."""
+    for words in (one for page in pages() for one in commands(page)):
+        name, *arguments = words
+        context = COMMANDS[name].make_context(name, arguments)
+        for config in re.findall(r"simulations/configs/\w+\.toml", " ".join(arguments)):
+            assert (ROOT / config).is_file(), words
+        known = fields_of(OWN_SETTINGS[name]) if name in OWN_SETTINGS else all_settings()
+        for text in context.params.get("setting") or ():
+            key, equals, _ = text.partition("=")
+            assert (equals, key in known) == ("=", True), words
+    with pytest.raises(click.UsageError):
+        COMMANDS["run"].make_context("run", ["--presett", "quick"])
+
+
+def test_the_help_of_every_command_ends_with_an_example_that_it_takes() -> None:
+    for name, command in COMMANDS.items():
+        first, program, shown, *arguments = shlex.split(command.epilog or "")
+        assert (first, program, shown) == ("Example:", "fedveil", name)
+        command.make_context(name, arguments)
+        assert not [one.name for one in command.params if not getattr(one, "help", "")], name
+
+
+def test_settings_on_the_pages_have_values_that_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over the configuration that the command names; without those that name files or packages of the reader's."""
+    monkeypatch.chdir(ROOT)
+    tried = 0
+    for page in pages():
+        for name, *arguments in commands(page):
+            if name != "run" or OWN.search(" ".join(arguments)):
+                continue
+            given = COMMANDS[name].make_context(name, arguments).params
+            if given["resume"] is None:
+                file = chosen(Path(given["config"]) if given["config"] else None, given["preset"], given["size"])
+                values = (read_toml(file, given["size"]) if file else {}) | dict(map(_pair, given["setting"] or ()))
+                Experiment.from_mapping({**values, "output-dir": "/nowhere"})
+                tried += 1
+    assert tried >= 10

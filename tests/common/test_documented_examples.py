@@ -14,7 +14,6 @@ ROOT = Path(__file__).resolve().parents[2]
 TEMPLATE = ROOT / "docs/plug_in"
 BLOCKS = {"adding_a_defense.md": ["posterise.py"], "adding_an_attack.md": ["nearest.py"]}
 FEDVEIL = str(Path(sys.executable).with_name("fedveil"))
-EXAMPLES = ("Posterise", "NearestAuxiliary", "LayerwiseInversion")
 
 
 def test_the_page_shows_the_files_of_the_template() -> None:

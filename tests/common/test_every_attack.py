@@ -47,7 +47,6 @@ def history_of(model: nn.Module, image: Tensor, label: Tensor) -> attacks.Update
 
 
 def train(batch: Batch, seed: int) -> nn.Module:
-    """Ten steps of plain SGD, as a client would."""
     model, mean, std = sigmoid_net(seed % 1000), torch.tensor(MEAN), torch.tensor(STD)
     optimizer = torch.optim.SGD(model.parameters(), 0.05)
     for _ in range(10):

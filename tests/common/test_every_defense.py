@@ -472,6 +472,3 @@ def test_a_network_at_the_client_and_its_half_are_trained_on_a_loss_each(subtest
             assert not any(penalty[name].any() for name in weights)
             assert all(torch.equal(both[name], own[name]) for name in weights)
             assert torch.equal(both["features"], penalty["features"])
-
-
-# ---- imports

@@ -15,15 +15,14 @@ import torch
 from flwr.app import Context, RecordDict
 from safetensors.torch import save_file
 from torch.nn import functional as F
-from typer.testing import CliRunner
 
-from simulations.cli import app as command_line
 from simulations.runtime.launch import LocalRuntime
 from simulations.runtime.local_grid import LocalGrid
 from strategies.recording.files import RecordedReply, read_recording
 from tests.examples.copies import EXAMPLES
 from tests.flower_private import build_fab_from_disk
 from tests.lines import read_lines
+from tests.simulations.commands import fedveil
 from tests.simulations.runtime.runtimes import run_in
 
 pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # Flower's, of pathspec
@@ -91,13 +90,6 @@ def run_here(app: str, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
     server(LocalGrid(2, app=client, run_config=values), Context(1, 1, {}, RecordDict(), values))
 
 
-def fedveil(*words: Any) -> str:
-    """What ``fedveil attack`` prints, without line breaks; in this process, where torch is loaded already."""
-    result = CliRunner().invoke(command_line, ["attack", *map(str, words)])
-    assert result.exit_code == 0, result.output
-    return " ".join(result.output.split())
-
-
 def task_of(app: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(EXAMPLES / app))
     return importlib.import_module(f"{APPS[app]}.task")
@@ -124,11 +116,12 @@ def test_a_batch_of_32_of_quickstart_is_recorded_and_attacked(tmp_path: Path, mo
                 truth = {"images": (images * 0.5 + 0.5).contiguous(), "labels": labels}
                 save_file(truth, tmp_path / "originals" / f"node-{reply.node}.safetensors")
     assert sorted(owners) == [0, 1]
-    told = fedveil(
-        tmp_path / "rec", "-s", "model=cnn", "-s", "num-classes=10", "-s", "input-shape=1,32,32", "-s", "normalisation=0.5/0.5",
-        "-s", f"update-attacks={ATTACK}; LabelInference()", "-s", f"originals={tmp_path / 'originals'}", "--out", tmp_path / "out",
+    code, told = fedveil(
+        "attack", tmp_path / "rec", "-s", "model=cnn", "-s", "num-classes=10", "-s", "input-shape=1,32,32",
+        "-s", "normalisation=0.5/0.5", "-s", f"update-attacks={ATTACK}; LabelInference()",
+        "-s", f"originals={tmp_path / 'originals'}", "--out", tmp_path / "out",
     )  # fmt: skip
-    assert "their names are not those of cnn, so they were taken in order" in told
+    assert (code, "their names are not those of cnn, so they were taken in order" in told) == (0, True), told
     rows = read_lines(tmp_path / "out" / "rows.jsonl")
     psnr = next(row for row in rows if row["metric"] == "psnr" and row["attack"].startswith("Inv"))
     assert psnr["n"] == 64
@@ -153,12 +146,13 @@ def test_a_resnet_with_batch_norm_is_recorded_and_attacked(tmp_path: Path, monke
     assert (came["bn1.running_mean"] != sent["bn1.running_mean"]).any()
     assert came["bn1.num_batches_tracked"] == 2
     assert came["bn1.num_batches_tracked"].shape == ()
-    told = fedveil(
-        tmp_path / "rec", "-s", "model=torchvision:resnet18", "-s", "norm=batch", "-s", "num-classes=10",
+    code, told = fedveil(
+        "attack", tmp_path / "rec", "-s", "model=torchvision:resnet18", "-s", "norm=batch", "-s", "num-classes=10",
         "-s", "input-shape=3,32,32", "-s", "normalisation=0.5/0.5", "-s", "momentum=0.9",
         "-s", "update-attacks=InvertingGradients(iterations=2, restarts=1); LabelInference()", "--out", tmp_path / "out",
     )  # fmt: skip
-    assert "taken in order" not in told, "torchvision's names are the model's own"
+    # Torchvision's names are the model's own.
+    assert (code, "taken in order" in told) == (0, False), told
     page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     assert "No guess was scored: the true images were not given" in page.split("Headline")[0]
     about = next(row for row in read_lines(tmp_path / "out" / "rows.jsonl") if row["metric"] == "recorded-updates")

@@ -15,10 +15,7 @@ from tests.lines import read_lines
 PAGE = "docs/tutorial.md"
 FILE = "# local_dp_pytorch/for_fedveil.py\n"
 """How the block begins that is a file of its own."""
-SHORTER = {
-    "iterations=200": "iterations=5",
-    "-s rounds=6": "-s rounds=6 -s probe-targets=1 -s adaptive=false",
-}
+SHORTER = {"iterations=200": "iterations=5", "-s rounds=6": "-s rounds=6 -s probe-targets=1 -s adaptive=false"}
 """What the study is run with here: as long as it must learn, with attacks that need not succeed."""
 ROUNDS = "num-server-rounds=3"
 """Of the audits beside the app: the page reads the first round."""
@@ -26,7 +23,6 @@ CLIPPED = "Clip(max_norm=1.0, per='update') | GaussianNoise(std={}, per='update'
 
 
 def test_its_lines_are_those_of_the_examples() -> None:
-    """Statement by statement, whatever their layout."""
     code = [one for one in blocks(PAGE, "python") if not one.startswith(FILE)]
     assert len(code) == 2
     for app in ("quickstart_pytorch/pytorchexample", "local_dp_pytorch/dpexample"):

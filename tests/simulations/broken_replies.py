@@ -50,9 +50,7 @@ def setting(record: str, make: Callable[[np.ndarray], np.ndarray]) -> Break:
 
 def at(place: int, value: float) -> Callable[[np.ndarray], np.ndarray]:
     """Sets one entry."""
-    return lambda values: np.where(np.arange(values.size).reshape(values.shape) == place, value, values).astype(
-        values.dtype
-    )
+    return lambda v: np.where(np.arange(v.size).reshape(v.shape) == place, value, v).astype(v.dtype)
 
 
 def without(record: str) -> Break:

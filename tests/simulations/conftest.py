@@ -17,6 +17,12 @@ def one_report() -> Iterator[None]:
 
 
 @pytest.fixture
+def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of no concern to rows, and the longest part of so short a run."""
+    monkeypatch.setattr(server_app, "write_report", lambda path: path)
+
+
+@pytest.fixture
 def as_its_own_process() -> Iterator[None]:
     """Undoes what a command may leave in its own process: signal handlers, folders of own code on the path, variables of Ray."""
     before = state()

@@ -1,6 +1,7 @@
 """Runs in this process, and what they leave: rows, and the messages that crossed the wire."""
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -8,11 +9,14 @@ from typing import Any
 import pytest
 from flwr.app import Message
 
-from simulations import server_app
 from simulations.experiment.experiment import Experiment
 from simulations.server_app import run_experiment
+from simulations.settings.errors import ConfigError
 from tests.lines import read_lines
 from tests.local_grid import LocalGrid, Tamper
+
+Cases = list[tuple[dict[str, Any], tuple[str, ...]]]
+"""Changes of settings, and what their one error says."""
 
 
 def rows_in(settings: Experiment) -> list[dict[str, Any]]:
@@ -31,10 +35,14 @@ def untimed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{key: value for key, value in row.items() if key not in ("seconds", "computed_on")} for row in kept]
 
 
-@pytest.fixture
-def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of no concern to rows, and the longest part of so short a run."""
-    monkeypatch.setattr(server_app, "write_report", lambda path: path)
+def assert_refused(make: Callable[..., Experiment], cases: Cases, folder: Path) -> None:
+    """Each change of good settings ends a run with all of its texts before anything is trained."""
+    for at, (changes, said) in enumerate(cases):
+        grid, good = LocalGrid(2), make(folder / str(at)).to_mapping()
+        with pytest.raises(ConfigError) as caught:
+            run_experiment(grid, Experiment.from_mapping({**good, **changes}))
+        assert all(part in str(caught.value) for part in said), (changes, str(caught.value))
+        assert {kind for kind, _ in grid.sent} <= {"query.partition", "query.setup"}, changes
 
 
 @dataclass

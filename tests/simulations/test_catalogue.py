@@ -1,22 +1,10 @@
-from typer.testing import CliRunner
-
 from simulations.catalogue import SECTIONS
-from simulations.cli import app
+from tests.simulations.commands import fedveil, refused
 
 
 def test_all_sections_are_listed_or_the_one_that_is_named() -> None:
-    every, one, none = (CliRunner().invoke(app, ["list", *name]) for name in ([], ["attacks"], ["attack-s"]))
-    assert [every.exit_code, one.exit_code, none.exit_code] == [0, 0, 2]
-    assert all(text in every.output for text in (*SECTIONS, "VisualMixer", "default of split: 'vit'"))
-    assert ("DLG" in one.output, "VisualMixer(" in one.output) == (True, False)
-    assert f"known: {', '.join(SECTIONS)}" in " ".join(none.output.split())
-
-
-def test_every_attack_and_defence_says_what_it_needs() -> None:
-    attacks = {name: lines for name, *lines in SECTIONS["attacks"]()}
-    trained = "shadow models: num_shadows, trained by the server, for each pipeline"
-    assert [trained in attacks[name] for name in ("LiRA", "LossThreshold")] == [True, False]
-    stages = {name: told.rpartition("Protects: ")[2] for name, told, *_ in SECTIONS["defenses"]()}
-    names = ("VisualMixer", "DPSGD", "PatchShuffle", "AdversarialTraining", "GaussianNoise")
-    told = ["images.", "training.", "smashed data.", "training of the client half.", "updates."]
-    assert [stages[name] for name in names] == told
+    (code, every), (_, one) = fedveil("list"), fedveil("list", "attacks")
+    assert code == 0
+    assert all(text in every for text in (*SECTIONS, "VisualMixer", "default of split: 'vit'"))
+    assert ("DLG" in one, "VisualMixer(" in one) == (True, False)
+    assert f"known: {', '.join(SECTIONS)}" in refused("list", "attack-s")

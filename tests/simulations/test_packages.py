@@ -108,9 +108,6 @@ def test_resources_are_named_as_flower_names_them() -> None:
         read(given + " client-resources-num-cpu=1")
 
 
-# The wheel, with no checkout in sight
-
-
 def run(*command: str | Path, cwd: Path) -> str:
     """A command's output; it knows nothing of this checkout or of this environment."""
     env = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}

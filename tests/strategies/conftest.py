@@ -8,7 +8,6 @@ from tests.strategies.stub_grid import Clock
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """Time as the exchange sees it."""
     clock = Clock()
     monkeypatch.setattr(exchange, "time", clock)
     return clock

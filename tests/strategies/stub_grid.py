@@ -81,7 +81,6 @@ class Rows:
         self.jobs.append(job)
 
     def of(self, metric: str) -> list[Any]:
-        """Values of a metric."""
         return [row["value"] for row in self.found if row["metric"] == metric]
 
     @property

@@ -1,25 +1,68 @@
 """Manipulated models: images alone in a bin or a neuron are read, and class fishing leaves the gradient of one class."""
 
+import copy
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attacks import AttackError, ClassFishing, ImprintLayer, TrapWeights, score
-from attacks.active.base import AgreedModel
+from attacks import AttackError, ClassFishing, ImprintLayer, Knowledge, TrapWeights, score
+from attacks.active.base import ActiveAttack, AgreedModel, ManipulatedProbe
 from attacks.normalisation import normalise
-from tests.attacks.active.answers import MEAN, SHAPE, STD, agreed, answered, knowledge, labels_of, photos, probed
-from tests.attacks.limits import assert_limits
-from tests.attacks.wire import stream
+from clients.models.classifiers import build_model
+from defenses.base import Batch
+from defenses.pipeline import Pipeline
+from tests.attacks.wire import pictures, stream, untrained
+
+SHAPE = (3, 16, 16)
+MEAN, STD = (0.5, 0.45, 0.4), (0.25, 0.2, 0.3)
+CLASSES = 10
+RATE = 0.01
+
+
+def photos(count: int, seed: int) -> Tensor:
+    """Smooth colour pictures of differing brightness (count, 3, 16, 16)."""
+    dim = torch.rand(count, 1, 1, 1, generator=torch.Generator().manual_seed(seed + 1))
+    return pictures(count, SHAPE[1], SHAPE[0], seed) * (0.4 + 0.6 * dim)
+
+
+def labels_of(count: int, seed: int) -> Tensor:
+    return torch.randint(CLASSES, (count,), generator=torch.Generator().manual_seed(seed))
+
+
+def agreed(model: str = "mlp", seed: int = 0) -> AgreedModel:
+    built = build_model(model, num_classes=CLASSES, input_shape=SHAPE, seed=seed)
+    return AgreedModel(built, SHAPE, MEAN, STD)
+
+
+def answered(model: nn.Module, images: Tensor, labels: Tensor, **changes: Any) -> ManipulatedProbe:
+    """One step on ``images`` (B, C, H, W) in [0, 1]."""
+    local = copy.deepcopy(model)
+    optimizer = torch.optim.SGD(local.parameters(), RATE)
+    seen = replace(ManipulatedProbe(model, {}, SHAPE, MEAN, STD, len(images), len(images), 1, RATE), **changes)
+    F.cross_entropy(local(normalise(images, seen)), labels).backward()
+    optimizer.step()
+    before = dict(model.named_parameters())
+    update = {name: (after - before[name]).detach() for name, after in local.named_parameters()}
+    return replace(seen, update=update)
+
+
+def probed(attack: ActiveAttack, images: Tensor, labels: Tensor, model: str = "mlp", seed: int = 0) -> Any:
+    """The guess of a fitted attack on a client with these images."""
+    sent = attack.manipulated(agreed(model, seed), torch.Generator().manual_seed(seed))
+    return attack(answered(sent, images, labels), torch.Generator().manual_seed(seed))
+
 
 READ = 40.0  # dB
 
 
 def fitted(cls: Any = ImprintLayer, **changes: object) -> Any:
-    return cls(**changes).fit(knowledge(), stream(3))
+    own = Batch(photos(400, 99), F.one_hot(labels_of(400, 99), CLASSES).float())
+    return cls(**changes).fit(Knowledge(own, Pipeline(()), MEAN, STD, untrained), stream(3))
 
 
 def read(guess: Any, images: torch.Tensor) -> int:
@@ -30,7 +73,6 @@ def read(guess: Any, images: torch.Tensor) -> int:
 
 def alone_in_bins(attack: ImprintLayer, images: torch.Tensor) -> int:
     """The oracle: how many of the images no other shares a bin with."""
-    assert attack.learned is not None
     direction, thresholds = attack.learned
     bins = torch.bucketize(images.flatten(1).double() @ direction, thresholds)
     return sum(count == 1 for count in Counter(bins.tolist()).values())
@@ -82,20 +124,6 @@ def test_trap_weights_show_every_image_that_a_neuron_is_on_for_alone() -> None:
         assert exact > 0
 
 
-@pytest.mark.numeric
-def test_an_honest_model_shows_fewer_of_a_batch_than_a_manipulated_one() -> None:
-    """An honest layer gives bins nothing but mixtures, and gives a few images away to a reader of single neurons."""
-    attack, found = fitted(TrapWeights), Counter[str]()
-    for seed in range(4):
-        images, labels = photos(16, seed=70 + seed), labels_of(16, seed)
-        honest = answered(agreed().model, images, labels)
-        found["bins of the honest"] += read(fitted(bins=64)(honest, stream()), images)
-        found["honest"] += read(attack(honest, stream()), images)
-        found["manipulated"] += read(probed(attack, images, labels), images)
-    assert found["bins of the honest"] == 0
-    assert found["manipulated"] > 1.5 * found["honest"], found
-
-
 def test_leaves_the_agreed_model_and_its_architecture_alone() -> None:
     for attack in (fitted(), fitted(TrapWeights)):
         known = agreed()
@@ -118,9 +146,6 @@ def test_where_it_does_not_apply_it_says_so() -> None:
     ):
         with pytest.raises(AttackError, match=why):
             attack.manipulated(known, stream())
-    assert_limits(ImprintLayer, bins=(1, 2))
-    assert_limits(ImprintLayer, bins=(10**6 + 1, 10**6))
-    assert_limits(TrapWeights, activation=(0.0, 0.5))
 
 
 # ---- class fishing
@@ -165,4 +190,3 @@ def test_class_fishing_says_where_it_does_not_apply() -> None:
         guess = attack(seen, stream)
         assert guess.failure.startswith(why)
         assert guess.diagnostics.get("fished", 0) == 0
-    assert_limits(ClassFishing, target=(-1, 0), iterations=(0, 1))

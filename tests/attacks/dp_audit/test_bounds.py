@@ -131,9 +131,6 @@ def test_bad_values_are_refused() -> None:
             call()
 
 
-# ---- verdicts
-
-
 @pytest.mark.numeric
 def test_a_claim_below_the_truth_is_refuted_by_its_part_and_the_truth_is_not() -> None:
     parts = {"leaks": CanaryPart(*drawn(1.0), centred=True), "hides": CanaryPart(*drawn(0.0, seed=1), centred=True)}

@@ -1,26 +1,20 @@
 """SPEAR and SPEAR++ against closed forms, all supports tried one by one, each other, and updates that tell nothing."""
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import nn
 
 from attacks import AttackError, SpearPlusPlus
-from attacks.exact.linear_layer import Read, low_rank, unscaled_gradient
-from attacks.exact.missing_examples import MissingExamples
-from attacks.exact.sparse_directions import SparseDirections
+from attacks.exact.linear_layer import unscaled_gradient
 from attacks.exact.spear import Spear
 from attacks.guesses import Reconstruction
-from attacks.normalisation import normalise
 from attacks.observations import ClientUpdate
 from attacks.refinement.base import Refinement
-from defenses.module_calls import calls_of
 from tests.attacks.exact import solving
-from tests.attacks.limits import assert_limits
+from tests.attacks.gradient.clients import trained
 from tests.attacks.wire import CLASSES, MEAN, STD, classes, drawings, linear_net, observe, pictures, relu_net
 
 QUICK = Spear(max_samples=200_000, max_descents=1000)
@@ -41,6 +35,8 @@ def test_either_search_finds_all() -> None:
         assert solving.largest_error(guess, pictures(6, seed=3)) < 1e-4, search
         assert (guess.diagnostics["samples"] > 0) == (search == "samples")
         assert search == "samples" or guess.diagnostics["descents"] > 0
+    few = Spear(search="samples", max_samples=1)(drawn(20, 200), solving.stream())
+    assert "of 20 examples in" in few.failure
 
 
 def drawn(batch: int, width: int, *, exact: bool = False, seed: int = 1) -> ClientUpdate:
@@ -52,31 +48,6 @@ def drawn(batch: int, width: int, *, exact: bool = False, seed: int = 1) -> Clie
     return seen if exact else solving.in_single_precision(seen)
 
 
-def samples_by_theory(seen: ClientUpdate, images: Tensor) -> float:
-    """Samples in which the example that fewest neurons leave off is met once in the mean: 1 / P(R - 1 live rows are all off)."""
-    first, rank = seen.model[1], len(images)  # type: ignore[index]
-    with torch.no_grad():
-        off = first(normalise(images, seen).flatten(1).to(first.weight)) <= 0
-    live = int((~off).any(0).sum())
-    fewest = int((off & (~off).any(0)).sum(1).min())
-    good = math.comb(fewest, rank - 1)
-    return math.comb(live, rank - 1) / good if good else math.inf
-
-
-def test_sampling_needs_as_many_samples_as_theory_says() -> None:
-    images = drawings(9)
-    # Networks differ by orders of magnitude: the first one that is neither trivial nor hopeless.
-    networks = (drawn(9, 60, seed=seed) for seed in range(50))
-    seen = next(one for one in networks if 1e3 < samples_by_theory(one, images) < 1e5)
-    # One of nine that were met in the mean 8 times is missing with probability 9 exp(-8) at most.
-    enough = Spear(search="samples", max_samples=math.ceil(8 * samples_by_theory(seen, images)))
-    assert solving.largest_error(enough(seen, solving.stream()), images) < 1e-3
-    few = Spear(search="samples", max_samples=1)(drawn(20, 200), solving.stream())
-    assert "of 20 examples in" in few.failure
-    # Why sampling alone ends near batch 20: more than the default samples, whatever the precision.
-    assert samples_by_theory(drawn(24, 200), drawings(24)) > Spear().max_samples
-
-
 def test_batches_beyond_sampling_are_exact_too() -> None:
     for batch, exact in ((20, False), (32, True)):
         guess = Spear(search="components")(drawn(batch, 200, exact=exact), solving.stream())
@@ -84,28 +55,6 @@ def test_batches_beyond_sampling_are_exact_too() -> None:
         assert float((images - drawings(batch)).abs().max()) < 1e-3
         assert torch.equal(labels, classes(batch))
         assert abs(guess.diagnostics["gradient_distance"]) < 1e-6
-
-
-def test_the_last_example_follows_from_the_others() -> None:
-    """All but one column given: no search, no pixels, and the missing one is exact."""
-    batch, seen = 12, drawn(12, 200, exact=True)
-    read = Read.of(seen)
-    layer, gradient = read.layers[0], read.of_layer(read.layers[0])
-    parts = low_rank(gradient, batch)
-    directions = SparseDirections(parts.left, parts.gap)
-    images = normalise(drawings(batch), seen).double().requires_grad_()
-    with calls_of([layer.module]) as calls:
-        loss = nn.functional.cross_entropy(read.model(images), classes(batch))
-        (signals,) = torch.autograd.grad(loss, calls[0][2])
-    columns = parts.left.T @ signals.T
-    directions.near(columns[:, :-1].T)
-    assert len(directions.sure()) == batch - 1
-    assert gradient.bias is not None
-    MissingExamples(directions, parts, gradient.bias, layer).by_elimination()
-    found = directions.sure()
-    assert len(found) == batch
-    missing = columns[:, -1] / columns[:, -1].norm()
-    assert float((found @ missing).abs().max()) > 1 - 1e-9
 
 
 @pytest.mark.parametrize("attack", [Spear(), SpearPlusPlus()])
@@ -158,7 +107,6 @@ def test_where_it_does_not_apply_it_says_so() -> None:
     solving.assert_refused(
         QUICK, ((observe(model, pictures(4), classes(4), **changes), why) for model, changes, why in cases)
     )
-    assert_limits(Spear, max_samples=(0, 1), max_descents=(0, 1), search=("some", "samples"))
 
 
 # ---- SPEAR++
@@ -171,30 +119,6 @@ def deep(width: int) -> nn.Module:
         return nn.Sequential(nn.Flatten(), *layers).double()
 
 
-def after(steps: int, batch: int, rate: float = 0.01) -> ClientUpdate:
-    """The update of several steps of plain SGD on a whole batch."""
-    model, images, labels = deep(400), drawings(batch), classes(batch)
-    seen = observe(model, images, labels)
-    before = {name: value.detach() for name, value in model.named_parameters()}
-    weights, inputs = dict(before), normalise(images, seen).double()
-    for _ in range(steps):
-        leaves = {name: value.clone().requires_grad_() for name, value in weights.items()}
-        loss = F.cross_entropy(torch.func.functional_call(model, leaves, (inputs,)), labels)
-        slopes = torch.autograd.grad(loss, list(leaves.values()))
-        weights = {name: (weights[name] - rate * slope) for name, slope in zip(leaves, slopes, strict=True)}
-    update = {name: value - before[name] for name, value in weights.items()}
-    return replace(seen, update=update, local_steps=steps, learning_rate=rate)
-
-
-def test_small_batches_are_exact() -> None:
-    for batch, width in ((1, 20), (2, 60), (4, 100)):
-        seen = solving.sent(batch, width)
-        guess = SpearPlusPlus()(seen, solving.stream())
-        assert solving.largest_error(guess, pictures(batch, seed=3)) < 1e-4
-        assert sorted(guess.labels.tolist()) == sorted(classes(batch, seed=3).tolist())
-        assert abs(guess.diagnostics["gradient_distance"]) < 1e-6
-
-
 def test_a_batch_beyond_the_reach_of_samples_is_exact() -> None:
     batch, model = 32, deep(600)
     seen = observe(model, drawings(batch), classes(batch))
@@ -204,7 +128,7 @@ def test_a_batch_beyond_the_reach_of_samples_is_exact() -> None:
 
 
 def test_several_steps_leave_the_inputs_exact() -> None:
-    seen = after(5, 8)
+    seen = trained(deep(400), drawings(8), classes(8), [list(range(8))] * 5, rate=0.01)
     assert "5 local steps" in Spear()(seen, solving.stream()).failure
     guess = SpearPlusPlus()(seen, solving.stream())
     assert solving.largest_error(guess, drawings(8)) < 1e-3
@@ -217,7 +141,6 @@ def test_spear_plus_plus_says_where_it_does_not_apply() -> None:
     solving.assert_refused(
         SpearPlusPlus(), [(solving.sent(4, 9), "too few"), (seen, "weight decay of several local steps")]
     )
-    assert_limits(SpearPlusPlus, max_starts=(0, 1))
     # Too few directions: the failure says how many were found.
     assert "of 14 examples in" in SpearPlusPlus(max_starts=1)(solving.sent(14, 60), solving.stream()).failure
     seen = observe(relu_net(60), pictures(2), classes(2), weight_decay=0.1)

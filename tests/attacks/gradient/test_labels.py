@@ -115,9 +115,6 @@ def test_what_cannot_be_read_is_refused_with_the_reason_and_leaves_the_others_al
             LabelInference(max_labels=value)
 
 
-# ---- the learning rate
-
-
 def mlp(seed: int) -> nn.Module:
     torch.manual_seed(seed)
     return nn.Sequential(nn.Flatten(), nn.Linear(SIDE**2, 32), nn.ReLU(), nn.Linear(32, CLASSES))

@@ -2,6 +2,7 @@
 weights, and what it finds without being told how clients trained.
 """
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -71,12 +72,9 @@ def oracle(model: nn.Module, seen: ClientUpdate, alpha: float) -> tuple[float, T
 
 @pytest.mark.numeric
 def test_values_and_derivatives_are_those_of_autograd_on_the_whole_line() -> None:
-    for name, alpha in (("cnn", 0.0), ("lenet", 0.3), ("mlp", 0.8)):
-        agrees_with_autograd(name, alpha)
-
-
-def agrees_with_autograd(name: str, alpha: float) -> None:
-    for dtype in (torch.float64, torch.float32):
+    for (name, alpha), dtype in itertools.product(
+        (("cnn", 0.0), ("lenet", 0.3), ("mlp", 0.8)), (torch.float64, torch.float32)
+    ):
         model = network(name, dtype)
         seen = trained(model, pictures(4, side=28), FOUR, [[0, 1], [2, 3]] * 6, 0.1)
         exact = objective(model, seen)

@@ -11,14 +11,12 @@ from torch.nn import functional as F
 
 from attacks.learned.class_gan import ClassGAN
 from attacks.local_model import local_model
-from attacks.networks.generator import ImageGenerator, random_shift
 from attacks.observations import ClientUpdate, UpdateHistory
 from attacks.scoring.metrics import score_representatives
 from attacks.scoring.oracle import train_oracle
 from clients.data.datasets import load_dataset
 from clients.data.images import to_float
 from defenses.base import Batch
-from tests.attacks.limits import assert_limits
 from tests.attacks.wire import classes, observe, pictures, sigmoid_net
 from tests.attacks.wire import stream as seeded
 
@@ -31,11 +29,6 @@ def digits():
     train = load_dataset("mnist-5k").train
     order = torch.randperm(len(train.images), generator=seeded())[:1400]
     return F.avg_pool2d(to_float(train.images)[order], 2), train.labels[order]
-
-
-def auxiliary():
-    images, labels = digits()
-    return Batch(images[:600], F.one_hot(labels[:600], 10).float())
 
 
 @cache
@@ -67,33 +60,6 @@ def small(seed=0):
     return UpdateHistory((observe(sigmoid_net(seed=5), pictures(4, seed=seed), classes(4, seed=seed)),))
 
 
-@cache
-def judge():
-    return train_oracle(auxiliary(), seed=0, epochs=4)
-
-
-def scored(guess):
-    images, labels = digits()
-    return score_representatives(guess, images[600:1400], labels[600:1400], judge().classify(guess.images))
-
-
-def test_generator_draws_images_of_the_asked_shape_and_a_shift_repeats_the_border():
-    torch.manual_seed(1)
-    state, classes = torch.get_rng_state(), torch.tensor([0, 1, 2, 0])
-    for shape in ((1, 28, 28), (3, 13, 10), (1, 3, 3)):
-        first, again = (ImageGenerator(7, 3, shape, 4, seeded(2)) for _ in range(2))
-        images = first.draw(classes, seeded(3))
-        assert images.shape == (4, *shape)
-        assert 0 <= images.min() <= images.max() <= 1
-        assert torch.equal(images, again.draw(classes, seeded(3)))
-    assert torch.equal(torch.get_rng_state(), state)
-    image = torch.arange(16.0).view(1, 1, 4, 4)
-    moved = {tuple(random_shift(image, 1, seeded(i)).flatten().tolist()) for i in range(200)}
-    assert len(moved) == 9
-    assert tuple(image.flatten().tolist()) in moved
-    assert random_shift(image, 0, torch.Generator()) is image
-
-
 @pytest.mark.long
 @pytest.mark.numeric
 def test_the_received_model_recognises_what_was_drawn_for_it(monkeypatch):
@@ -109,12 +75,14 @@ def test_the_received_model_recognises_what_was_drawn_for_it(monkeypatch):
     assert agreement >= 0.8
     assert guess.diagnostics["agreement"] == pytest.approx(agreement)
     # One class counts once: the images of a class look alike. Three updates of noise, 30 classes, chance is 3.
-    hits, last = 0.0, history().updates[-1]
+    hits, last, (images, labels) = 0.0, history().updates[-1], digits()
+    judge = train_oracle(Batch(images[:600], F.one_hot(labels[:600], 10).float()), seed=0, epochs=4)
     for seed in range(3):
         noise = seeded(seed)
         update = {name: torch.randn(value.shape, generator=noise) for name, value in last.update.items()}
         blind = replace(ClassGAN(**shared), iterations=40)(UpdateHistory((replace(last, update=update),)), noise)
-        hits += sum(scored(blind)["recognition"]) / 8
+        scores = score_representatives(blind, images[600:1400], labels[600:1400], judge.classify(blind.images))
+        hits += sum(scores["recognition"]) / 8
     assert hits < 3 + 3 * (30 * 0.1 * 0.9) ** 0.5
 
 
@@ -126,11 +94,5 @@ def test_broken_clients_and_rounds_are_left_out():
     guesses = attack.attack_many(seen, [seeded(at) for at in range(4)])
     assert [bool(guess.failure) for guess in guesses] == [False, True, True, False]
     assert torch.equal(guesses[1].images, torch.full((10, 1, 12, 12), 0.5))
-    assert torch.equal(guesses[1].classes, torch.arange(5).repeat_interleave(2))
     assert len(guesses[2].images) == 0
-    assert not torch.equal(guesses[0].images, guesses[3].images)
     assert torch.equal(attack(UpdateHistory((bad, good)), seeded()).images, attack(small(1), seeded()).images)
-
-
-def test_numbers_out_of_range_are_refused():
-    assert_limits(ClassGAN, iterations=(0, 1), batch_size=(1, 2), images_per_class=(1.5, 1))

@@ -112,9 +112,6 @@ def test_the_prior_of_many_records_is_found_again() -> None:
     assert rules.pooled_variance(torch.zeros(3, 4), outside) == 1
 
 
-# ---- by losses
-
-
 def test_the_loss_threshold_is_the_cross_entropy_of_the_local_model() -> None:
     (images, classes), start = split()[0], network(4)
     local, shown = overfit(copy.deepcopy(start), images, classes), normalise(images)

@@ -16,7 +16,6 @@ from clients.models.split.split_models import SplitShape, build_split_model
 from defenses import FeatureNoise, ImageNoise, PatchShuffle, VisualMixer
 from defenses.base import Batch, SmashedDefense
 from defenses.pipeline import Pipeline
-from tests.attacks.limits import assert_limits
 from tests.attacks.queries.query_wire import MEAN, SHAPE, STD, Negate, knowledge, pictures, query, seeded
 
 STEPS = {"iterations": 60, "batch_size": 16}
@@ -71,13 +70,6 @@ def test_auxiliary_images_are_sent_as_clients_send_test_images() -> None:
     assert torch.equal(Sender(edge(), Pipeline((PatchShuffle(),)), MEAN, STD).features(images), sender.features(images))
 
 
-def test_the_majority_is_that_of_the_examples_it_learned_from() -> None:
-    mostly = (torch.arange(64) % 8 == 0).long()
-    found = AttributeInference(iterations=1).fit(knowledge(count=64, sensitive=mostly), seeded(4)).learned
-    held = torch.randperm(64, generator=seeded(4))[:8]
-    assert found.diagnostics["holdout_majority"] == pytest.approx(1 - mostly[held].float().mean().item())
-
-
 def test_knowledge_that_is_not_enough_and_training_that_diverges_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(AttributeInference, "learning_rate", 1e12)
     for settings, changes, message in (
@@ -88,10 +80,6 @@ def test_knowledge_that_is_not_enough_and_training_that_diverges_are_refused(mon
     ):
         with pytest.raises(AttackError, match=message):
             AttributeInference(**settings).fit(knowledge(**changes), seeded(0))
-    assert_limits(
-        AttributeInference, architecture=("half", "split"), training=("never", "static"), batch_size=(1, 2),
-        iterations=(0, 1),
-    )  # fmt: skip
 
 
 def test_guesses_of_other_images_have_no_score() -> None:

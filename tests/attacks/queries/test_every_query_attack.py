@@ -13,7 +13,6 @@ from torch import Tensor
 from attacks import AttackError, AttributeInference, Attributes, InverseNetwork, QueryInversion, score
 from attacks.image_measures import psnr
 from attacks.queries.backward import BackwardReconstruction
-from tests.attacks.limits import assert_limits
 from tests.attacks.queries.query_wire import knowledge, pictures, query, seeded
 from tests.common.any_attack import quick
 
@@ -82,13 +81,7 @@ def test_on_noise_nothing_is_found() -> None:
             assert psnr(guess.images, images).mean() < blind + 1, cls
 
 
-def test_what_learns_needs_enough_knowledge_and_settings_have_limits() -> None:
-    search = {"iterations": (0, 1), "total_variation": (-1.0, 0.0)}
-    assert_limits(QueryInversion, **search)
-    more = {"plug_in": ("both", "ignored"), "learning_rate": (0.0, 0.01)}
-    assert_limits(BackwardReconstruction, **search, **more)
-    network = {"iterations": (0, 1), "width": (0, 1), "batch_size": (0, 1)}
-    assert_limits(InverseNetwork, training=("never", "static"), **network)
+def test_what_learns_needs_enough_knowledge() -> None:
     for cls in (InverseNetwork, AttributeInference):
         with pytest.raises(AttackError, match="call fit first"):
             quick(cls)(query(pictures(1, seed=1)[0]), seeded(0))

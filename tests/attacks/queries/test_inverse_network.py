@@ -52,7 +52,6 @@ def test_only_features_for_which_nothing_is_drawn_are_kept(monkeypatch: pytest.M
     for kind in ("static", "retrained"):
         for defenses in ((), (FeatureNoise(std=0.5),)):
             known = knowledge(*defenses, count=16)
-            assert known.sender is not None
             features = features_by_row(known.sender, kind, known.auxiliary.images, seeded(0))
             found, again = features(rows), features(rows)
             same = kind == "static" or not defenses

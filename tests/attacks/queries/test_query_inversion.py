@@ -26,19 +26,12 @@ def photos(count: int, seed: int = 0) -> Tensor:
     return smooth(count, channels=3, seed=seed)
 
 
-def client_half() -> nn.Module:
+def undoable_query(images: Tensor, defense: str = "") -> Query:
     """Maps from which each pixel can be worked out: an orthogonal mixture of the four neighbours' colours, and no activation."""
-    half = nn.Conv2d(3, 12, 2, stride=2, bias=False)
+    half, pipeline = nn.Conv2d(3, 12, 2, stride=2, bias=False).eval().requires_grad_(False), parse(defense)
     with torch.random.fork_rng():
         torch.manual_seed(0)
         nn.init.orthogonal_(half.weight)
-    return half.eval().requires_grad_(False)
-
-
-def undoable_query(images: Tensor, defense: str = "") -> Query:
-    half, pipeline = client_half(), parse(defense)
-    with torch.random.fork_rng():
-        torch.manual_seed(1)
         server = nn.Sequential(nn.Flatten(), nn.Linear(12 * 6 * 6, 5)).eval().requires_grad_(False)
     latent = Sender(half, pipeline, COLOUR_MEAN, COLOUR_STD).latent(images, ("client",))
     features = pipeline.decode_features(latent)
@@ -71,9 +64,6 @@ def test_a_prior_helps_against_noise_and_clipped_features_are_matched_as_clipped
     attack = QueryInversion(iterations=500, total_variation=0.0)
     through, around = (attack(one, seeded(0)).images for one in (seen, replace(seen, pipeline=Pipeline())))
     assert mse(through, images).mean() < 0.7 * mse(around, images).mean()
-
-
-# ---- the backward attack
 
 
 SEARCHES: list[Any] = [

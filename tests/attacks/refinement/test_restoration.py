@@ -12,7 +12,7 @@ from attacks.image_measures import mse
 from attacks.observations import AttackError
 from attacks.refinement.restoration import LearnedRestorer
 from attacks.refinement.unshuffle import WindowMean
-from defenses import ATS, Batch, Blur, ImageNoise, InstaHide, Pipeline, VisualMixer
+from defenses import Batch, Pipeline, VisualMixer
 from tests.attacks.wire import MEAN, STD, generators, pictures
 from tests.attacks.wire import stream as seeded
 
@@ -50,17 +50,10 @@ def test_beats_the_window_means_on_images_it_never_saw_and_reads_nothing_from_no
     assert torch.equal(refine(pickle.loads(pickle.dumps(fitted)), shuffled).images, restored.images)
 
 
-def test_trains_against_any_input_defence_repeats_itself_and_needs_enough_images() -> None:
-    state = torch.get_rng_state()
-    for defense in (InstaHide(num_mixed=1, max_weight=1.0), Blur(), ATS(), ImageNoise(std=0.2)):
-        learned = replace(QUICK, iterations=2).fit(knowledge(defense, count=32, channels=3), seeded())
-        images = refine(learned, pictures(2, channels=3)).images
-        assert images.shape == (2, 3, 12, 12), defense
-        assert torch.isfinite(images).all(), defense
-    short = replace(QUICK, iterations=5)
-    nets = [short.fit(knowledge(MIXER, count=32), seeded(n)).learned.network.state_dict() for n in (1, 1, 2)]
-    assert torch.equal(state, torch.get_rng_state())
-    assert all(torch.equal(nets[0][key], nets[1][key]) for key in nets[0])
-    assert not all(torch.equal(nets[0][key], nets[2][key]) for key in nets[0])
+def test_it_restores_images_of_colours_and_needs_enough_of_its_own() -> None:
+    learned = replace(QUICK, iterations=2).fit(knowledge(MIXER, count=32, channels=3), seeded())
+    images = refine(learned, pictures(2, channels=3)).images
+    assert images.shape == (2, 3, 12, 12)
+    assert torch.isfinite(images).all()
     with pytest.raises(AttackError, match="16 auxiliary"):
         QUICK.fit(knowledge(MIXER, count=15), seeded())

@@ -10,18 +10,11 @@ from scipy.ndimage import gaussian_filter
 from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 from torch.nn import functional as F
 
+from attacks import null_baselines, score
 from attacks.guesses import Labels, Reconstruction, Representatives
 from attacks.image_measures import ms_ssim, mse, psnr, ssim, total_variation
 from attacks.observations import AttackError
-from attacks.scoring.metrics import (
-    blurred,
-    null_baselines,
-    optimal_assignment,
-    retrieved,
-    score,
-    score_representatives,
-    squared_errors,
-)
+from attacks.scoring.metrics import blurred, optimal_assignment, retrieved, score_representatives, squared_errors
 from attacks.scoring.oracle import train_oracle
 from clients.data.datasets import load_dataset
 from clients.data.images import to_float

@@ -18,7 +18,7 @@ from defenses import Pipeline, VisualMixer, parse
 from defenses.base import Batch
 from defenses.images.instahide import InstaHide, bounded_convex_weights
 from defenses.random_draws import generator_for
-from tests.attacks.wire import CLASSES, MEAN, STD
+from tests.attacks.wire import CLASSES, MEAN, STD, untrained
 from tests.attacks.wire import stream as seeded
 from tests.defenses.images.visual_mixer_reference import window_sides
 
@@ -44,7 +44,7 @@ def guesses(attack: Chain | AsUploaded, seen: list[UploadedImages]) -> list[Reco
 def means() -> Chain:
     (found,) = parse_attacks("AsUploaded() | WindowMean()", "AsUploaded()")
     pipeline = parse(f"VisualMixer(window_lower={WINDOW}, window_upper={WINDOW})")
-    known = Knowledge(own(), pipeline, (0.0,), (1.0,), lambda *_: pytest.fail("trains"))
+    known = Knowledge(own(), pipeline, (0.0,), (1.0,), untrained)
     return found.fit(known, torch.Generator())
 
 
@@ -98,13 +98,10 @@ def reshuffled(defense: VisualMixer, passes: int, side: int = WIDE) -> UploadedC
     return UploadedCollection(images, targets, passes)
 
 
-def attacked(pipeline: str, seen: UploadedCollection):
-    known = Knowledge(own(), parse(pipeline), MEAN, STD, lambda *_: pytest.fail("trains"))
-    return PassAveraging().fit(known, torch.Generator()).attack_many([seen], [torch.Generator()])[0]
-
-
 def averaged(defense: VisualMixer, passes: int, side: int = WIDE) -> Tensor:
-    found = attacked(repr(defense), reshuffled(defense, passes, side))
+    known = Knowledge(own(), parse(repr(defense)), MEAN, STD, untrained)
+    seen = [reshuffled(defense, passes, side)]
+    (found,) = PassAveraging().fit(known, torch.Generator()).attack_many(seen, [torch.Generator()])
     assert not found.failure
     assert found.labels.tolist() == list(range(OWNERS))
     return found.images
@@ -155,7 +152,7 @@ def uploaded(passes: int = PASSES) -> UploadedCollection:
 
 
 def knowledge(pipeline: str = "InstaHide()", count: int = 200) -> Knowledge:
-    return Knowledge(drawn(count, 4), parse(pipeline), MEAN, STD, lambda *_: pytest.fail("trains"))
+    return Knowledge(drawn(count, 4), parse(pipeline), MEAN, STD, untrained)
 
 
 def jointly(seen: UploadedCollection, iterations: int, seed: int = 0) -> Reconstruction:

@@ -100,21 +100,6 @@ def test_every_table_has_a_command_and_its_cost_where_it_was_not_run(page: str) 
         assert ("not run yet" in claims) == bool(re.search(r"\(about \d+ minutes a seed\)", command)), before
 
 
-def test_sums_are_read_and_refused() -> None:
-    known = {
-        "names": {"BS": "BatchShuffle(k=0.4)", "both": ["BS", "7"]}, "unnamed": "ATS(policies='{}')",
-        "numbers": {"accuracy": {"metric": "test-accuracy"}},
-    }  # fmt: skip
-    found = catalogue.terms("0.5 accuracy(both) - accuracy()", ["r", "q"], known, cut="conv2")
-    assert [(factor, cell.defense, cell.run) for factor, cell in found[:3]] == [
-        (0.125, "BatchShuffle(k=0.4)", "r"), (0.125, "ATS(policies='7')", "r"), (-0.5, "", "r"),
-    ]  # fmt: skip
-    assert {cell.cut for _, cell in found} == {"conv2"}
-    for text in ("accuracy", "loss(BS)"):
-        with pytest.raises(ValueError, match=re.escape(text)):
-            catalogue.terms(text, ["r"], known)
-
-
 def test_a_finished_run_keeps_the_rows_that_claims_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read, other = (Row(metric="psnr", seed=3, attack=name, role=Role.ATTACK, value=9.0, n=4) for name in ("A()", "B()"))
     (tmp_path / "rows.jsonl").write_text(f"{read.line}{other.line}", encoding="utf-8")

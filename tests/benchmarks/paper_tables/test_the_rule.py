@@ -101,12 +101,6 @@ def test_missing_or_unvalidated_numbers_leave_a_claim_open_with_a_reason() -> No
     assert (failed.verdict, failed.note, failed.seeds) == (verdict.OPEN, "no number in seed 2", (0, 1))
 
 
-def test_a_number_without_an_interval_decides_nothing() -> None:
-    claim = Claim("Small.", ((1.0, Cell("test-loss", run="r")),), "below", 10.0)
-    found = verdict.judge(claim, {"r": {0: [Row(metric="test-loss", value=9.0, n=1)]}})
-    assert (found.verdict, found.note) == (verdict.OPEN, "no interval")
-
-
 def test_seeds_that_agree_on_the_same_images_say_nothing_of_other_images() -> None:
     for values in ((0.59, 0.5925, 0.5875), (0.59, 0.59, 0.59)):
         found = {"r": {seed: accuracies(seed, value) for seed, value in enumerate(values)}}
@@ -191,11 +185,7 @@ def test_earlier_numbers_have_the_interval_that_they_allow() -> None:
     both = earlier(cells=[[10.0, 9.0, 11.0], [7.0, 6.5, 7.5]], n="16", seeds=[0, 1, 2])
     assert (both.value, both.low, both.high, both.verdict, both.seeds) == (3.0, 1.5, 4.5, "confirmed", (0, 1, 2))
     widened = earlier(interval=[-7.0, -8.8, -5.3], shares=[73.4, 80.4], tests=2000)
-    assert (widened.value, widened.low, widened.high) == (
-        -7.0,
-        pytest.approx(-9.6, abs=0.1),
-        pytest.approx(-4.4, abs=0.1),
-    )
+    assert (widened.value, widened.low, widened.high) == pytest.approx((-7.0, -9.6, -4.4), abs=0.1)
     assert earlier(shares=[76.4, 83.7], tests=2000, value=-7.2).value == -7.2
     nothing = earlier(value=-0.9, n="32")
     assert (nothing.verdict, nothing.note, nothing.low) == ("open", "no interval", None)

@@ -455,9 +455,7 @@ def test_a_download_happens_only_when_asked_for(tmp_path: Path, monkeypatch: pyt
     assert calls == [str(tmp_path / "new")]  # The second time the files were there.
 
 
-def test_a_download_of_faces_in_the_wild_names_the_missing_package(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_download_of_faces_names_the_missing_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     with pytest.raises(DataError, match=r"lfw: .*scikit-learn is not installed: pip install 'fedveil\[lfw\]'"):
         load_dataset("lfw", data_dir=str(tmp_path), download=True)

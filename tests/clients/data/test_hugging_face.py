@@ -114,9 +114,7 @@ def test_only_what_the_operator_offered_is_read(tmp_path: Path, monkeypatch: pyt
     assert asked == ["somebody/things"], "with download, and nothing else in the way"
 
 
-def test_a_picture_that_a_data_set_of_the_hub_names_is_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_picture_that_a_hub_data_set_names_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for at in range(4):
         Image.fromarray(GREY[at]).save(tmp_path / f"{at}.png")
     rows = table(4).cast_column("image", datasets.Image(decode=False)).to_dict()

@@ -330,9 +330,8 @@ def test_modules_that_train_nothing_are_no_models() -> None:
 
 
 def test_what_a_client_sends_is_read_within_limits() -> None:
-    good = json.dumps(
-        asdict(OwnTraining("SGD", 0.1, 0.1, 0.0, False, 0.0, 1, 1, True, 1, True, True)), separators=(",", ":")
-    )
+    one = OwnTraining("SGD", 0.1, 0.1, 0.0, False, 0.0, 1, 1, True, 1, True, True)
+    good = json.dumps(asdict(one), separators=(",", ":"))
     assert OwnTraining.from_json(good).steps == 1
     for old, new, why in (
         ('"learning_rate":0.1', '"learning_rate":0.0', "learning_rate is 0"), ('"steps":1', '"steps":0', "steps is 0"),

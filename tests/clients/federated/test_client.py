@@ -46,8 +46,12 @@ TASK = FederatedPlan(
 ).at(1)  # fmt: skip
 
 
+def client_of(task: Task) -> LocalClient:
+    return LocalClient(LocalData(task, 0, range(0, 40), range(0, 20)))
+
+
 def client(**changes: object) -> LocalClient:
-    return LocalClient(LocalData(TASK.but(**changes), 0, range(0, 40), range(0, 20)))
+    return client_of(TASK.but(**changes))
 
 
 def weights(task: Task = TASK) -> dict[str, torch.Tensor]:
@@ -86,7 +90,7 @@ def test_a_probe_and_a_single_step_are_the_gradient_of_the_examples_that_they_na
 def test_a_probe_of_several_steps_is_so_many_steps_of_torch_sgd_on_the_images_that_its_truth_names() -> None:
     for pipeline in ("", "DPSGD(noise_multiplier=0.0, max_grad_norm=1e6)"):
         task = TASK.but(probe_images=3, probe_steps=4, momentum=0.5, local_steps=2, pipeline=pipeline)
-        many = LocalClient(LocalData(task, 0, range(0, 40), range(0, 20)))
+        many = client_of(task)
         result, views = many.probe(weights(), {}), many.truths("steps").views
         assert (len(result.updates), result.num_examples, result.local_steps) == (2, 12, 4)
         for update, truth in zip(result.updates, views, strict=True):
@@ -102,9 +106,8 @@ def test_a_probe_of_several_steps_is_so_many_steps_of_torch_sgd_on_the_images_th
         shown = torch.cat([view.positions for view in views])
         assert len(shown.unique()) == 24
         single = client(probe_images=3, probe_targets=8)
-        assert torch.equal(shown, torch.cat([single.probed_positions(target) for target in range(8)])), (
-            "the same people"
-        )
+        alone = torch.cat([single.probed_positions(target) for target in range(8)])
+        assert torch.equal(shown, alone), "the same people"
     spent = client(probe_images=3, probe_steps=4, pipeline="DPSGD(noise_multiplier=1.0)").probe(weights(), {})
     assert sum(steps for *_, steps in spent.ledger["probe"]["accountant"]["steps"]) == 2 * 4
 
@@ -140,20 +143,7 @@ def test_windows_are_counted_over_all_images_as_they_reach_the_shuffle() -> None
     assert defense_totals(client(pipeline="Blur(std=3.0)")) == {}
 
 
-def test_local_steps_are_that_many_steps_of_torch_sgd_and_named_examples() -> None:
-    # A batch of everyone leaves no doubt about the order; one step is an epoch, so that five are more than local-epochs.
-    for count in (1, 5):
-        limited = client(local_steps=count, local_epochs=2, batch_size=40, momentum=0.5)
-        result = limited.train(weights(), {})
-        assert (result.num_examples, result.local_steps) == (40, count)
-        model, batch = load_weights(TASK.plan.build_model(), weights()), limited.data.originals()
-        optimizer = torch.optim.SGD(model.parameters(), lr=TASK.learning_rate, momentum=0.5, weight_decay=0.01)
-        for _ in range(count):
-            optimizer.zero_grad()
-            F.cross_entropy(model(normalise(batch.images, TASK.plan.data_card())), batch.targets).backward()
-            optimizer.step()
-        for name, value in shared_tensors(model).items():
-            torch.testing.assert_close(result.updates[0][name], value - weights()[name], atol=1e-5, rtol=1e-3)
+def test_local_steps_are_that_many_steps_and_examples_beyond_an_epoch_too() -> None:
     taken = []
     hook = register_optimizer_step_post_hook(lambda *_: taken.append(1))
     for count, examples in ((1, 16), (2, 32), (3, 40), (7, 40)):  # an epoch is three steps: of 16, 16 and 8 examples
@@ -345,20 +335,8 @@ def test_after_the_last_round_epsilon_is_reported_by_every_accountant() -> None:
         assert found["epsilon-by-pld"] < found["epsilon-by-rdp"]
 
 
-RECIPE = TASK.but(momentum=0.9)
-NORMED = {"model": "resnet20", "norm": "batch", "image_size": 16}
-
-
-def client_of(task: Task) -> LocalClient:
-    return LocalClient(LocalData(task, 0, range(0, 40), range(0, 20)))
-
-
-def recipe_client(**changes: object) -> LocalClient:
-    return client_of(RECIPE.but(**changes))
-
-
 def gradient(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-    loss = F.cross_entropy(model(normalise(batch.images, RECIPE.plan.data_card())), batch.targets)
+    loss = F.cross_entropy(model(normalise(batch.images, TASK.plan.data_card())), batch.targets)
     names, parameters = zip(*model.named_parameters(), strict=True)
     return dict(zip(names, torch.autograd.grad(loss, parameters), strict=True))
 
@@ -394,19 +372,19 @@ def test_crops_and_flips_are_those_of_torchvision_each_equally_often_and_leave_t
 
 
 def test_rounds_are_torch_sgd_with_nesterov_and_multi_step_lr() -> None:
-    recipe = {"nesterov": True, "milestones": (1, 3), "batch_size": 40, "local_epochs": 2}
-    state, reference = weights(), RECIPE.plan.build_model()
-    schedule_of = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=RECIPE.learning_rate)
+    recipe = {"momentum": 0.9, "nesterov": True, "milestones": (1, 3), "batch_size": 40, "local_epochs": 2}
+    state, reference = weights(), TASK.plan.build_model()
+    schedule_of = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=TASK.learning_rate)
     scheduler = torch.optim.lr_scheduler.MultiStepLR(schedule_of, milestones=[1, 3], gamma=0.1)
     for server_round in range(1, 6):
-        one = client_of(RECIPE.but(**recipe, rounds=5).plan.at(server_round))
+        one = client_of(TASK.but(**recipe, rounds=5).plan.at(server_round))
         update = one.train(state, {}).updates[0]
         rate = scheduler.get_last_lr()[0]
         assert one.task.learning_rate == pytest.approx(rate, rel=1e-12)
         optimizer = torch.optim.SGD(reference.parameters(), rate, 0.9, weight_decay=0.01, nesterov=True)
         for _ in range(2):
             optimizer.zero_grad()
-            images = normalise(one.data.originals().images, RECIPE.plan.data_card())
+            images = normalise(one.data.originals().images, TASK.plan.data_card())
             F.cross_entropy(reference(images), one.data.originals().targets).backward()
             optimizer.step()
         schedule_of.step()
@@ -419,8 +397,9 @@ def test_rounds_are_torch_sgd_with_nesterov_and_multi_step_lr() -> None:
 
 def test_a_probe_is_the_gradient_by_hand_in_its_mode_and_attacks_are_told() -> None:
     for probe_mode in ["train", "eval"]:
-        task = RECIPE.but(**NORMED, nesterov=True, milestones=(1,), probe_mode=probe_mode).plan.at(2)  # type: ignore[arg-type]
-        one = LocalClient(LocalData(task, 0, range(0, 40), range(0, 20)))
+        normed = {"model": "resnet20", "norm": "batch", "image_size": 16, "momentum": 0.9, "nesterov": True}
+        task = TASK.but(**normed, milestones=(1,), probe_mode=probe_mode).plan.at(2)
+        one = client_of(task)
         # Running statistics that are not those of any batch, as after training.
         start = {name: value + 0.3 if "running" in name else value for name, value in weights(task).items()}
         update = one.probe(start, {}).updates[1]
@@ -442,23 +421,23 @@ def test_eval_mode_leaves_hooked_layers_to_opacus_and_turns_dropout_off() -> Non
     assert [module.training for module in model] == [True, False, True]
     set_eval(model)
     assert not any(module.training for module in model.modules())
-    augmented, whole = (recipe_client(**more).evaluate(weights()) for more in (AUGMENTED, {"momentum": 0.0}))
+    augmented, whole = (client(**more).evaluate(weights()) for more in (AUGMENTED, {}))
     assert augmented == whole, "test images are not cropped"
-    private = {"pipeline": "DPSGD(noise_multiplier=0.0, max_grad_norm=1e6)", "probe_mode": "eval", "momentum": 0.0}
-    update = recipe_client(**private).probe(weights(), {}).updates[0]
-    plain = recipe_client(momentum=0.0).probe(weights(), {}).updates[0]
+    private = {"pipeline": "DPSGD(noise_multiplier=0.0, max_grad_norm=1e6)", "probe_mode": "eval"}
+    update = client(**private).probe(weights(), {}).updates[0]
+    plain = client().probe(weights(), {}).updates[0]
     for name, value in update.items():
         torch.testing.assert_close(value, plain[name], atol=1e-6, rtol=1e-4)
 
 
-AUGMENTED = {"crop_padding": 4, "horizontal_flip": True, "momentum": 0.0}
+AUGMENTED = {"crop_padding": 4, "horizontal_flip": True}
 
 
 def test_crops_come_before_the_defences_and_the_audit_knows_them_in_rounds_and_probes() -> None:
     policy = "ATS(policies='42-28-42+14-48-48')"
     for pipeline, steps in (("", 0), (policy, 0), (policy, 1), ("Downsample(factor=4)", 0), ("ImageNoise()", 0)):
         changes = {**AUGMENTED, "pipeline": pipeline, "local_steps": steps, "batch_size": 16 if steps else 40}
-        one, plain = recipe_client(**changes), recipe_client(momentum=0.0)
+        one, plain = client(**changes), client()
         views, probed, used = one.trained_views(), one.probed(1), one.trained_on()
         assert len(used) == len(views.seen) == (16 if steps else 40)
         assert_one_step(one.train(weights(), {}).updates[0], views.seen)
@@ -472,9 +451,9 @@ def test_crops_come_before_the_defences_and_the_audit_knows_them_in_rounds_and_p
         if pipeline.startswith("Downsample"):
             by_hand = one.pipeline.protect_once(views.original, ("any",)).images
             assert torch.equal(views.seen.images, by_hand)
-        other = recipe_client(**changes, round=2).trained_views()
+        other = client(**changes, round=2).trained_views()
         assert not torch.equal(other.original.images, views.original.images)
-    assert len(recipe_client(**AUGMENTED, local_epochs=2).trained_views().seen) == 40
+    assert len(client(**AUGMENTED, local_epochs=2).trained_views().seen) == 40
 
 
 def test_training_alone_repeats_and_counts_the_limited_steps_of_all_rounds() -> None:
@@ -499,25 +478,23 @@ def test_training_alone_descends_on_protected_examples_and_by_milestones(monkeyp
         optimizer = torch.optim.SGD(model.parameters(), task.learning_rate)
         seen = parse(pipeline).protect_once(batch, ("any",))
         for _ in range(task.plan.rounds):
-            before = [parameter.detach().clone() for parameter in model.parameters()]
+            begun = [parameter.detach().clone() for parameter in model.parameters()]
             for _ in range(task.plan.local_epochs):
                 optimizer.zero_grad()
                 F.cross_entropy(model(normalise(seen.images, card)), seen.targets).backward()
                 optimizer.step()
             if "Clip" in pipeline:  # of a whole round's update, not of a step's
                 with torch.no_grad():
-                    long = torch.cat(
-                        [(p - b).flatten() for p, b in zip(model.parameters(), before, strict=True)]
-                    ).norm()
+                    long = torch.cat([(p - b).flatten() for p, b in zip(model.parameters(), begun, strict=True)]).norm()
                     assert long > 0.001
-                    for parameter, old in zip(model.parameters(), before, strict=True):
+                    for parameter, old in zip(model.parameters(), begun, strict=True):
                         parameter.copy_(old + (parameter - old) * (0.001 / long))
         trained = train_alone(task.plan, batch, 7)
         for (name, parameter), expected in zip(trained.named_parameters(), model.parameters(), strict=True):
             torch.testing.assert_close(parameter, expected, atol=1e-5, rtol=1e-3, msg=name)
-    batch = recipe_client().data.originals()
+    batch = client().data.originals()
     monkeypatch.setattr("clients.task.task.DECAY", 1e-9)
-    task = RECIPE.but(momentum=0.0, milestones=(1,))
+    task = TASK.but(milestones=(1,))
     stopped, single = train_alone(task.plan, batch, 5), train_alone(task.but(rounds=1, milestones=()).plan, batch, 5)
     for (name, left), right in zip(stopped.named_parameters(), single.parameters(), strict=True):
         torch.testing.assert_close(left, right, atol=1e-6, rtol=1e-5, msg=name)

@@ -68,15 +68,6 @@ def test_an_evaluation_is_answered_once_per_round_and_pipeline(tmp_path: Path, t
         assert not other_run("evaluate", task, evaluation(task)).has_error()
 
 
-def test_a_number_spelt_in_another_way_opens_no_account(tmp_path: Path) -> None:
-    pinned = "DPSGD(noise_multiplier=4.0, max_grad_norm=2.0)"
-    ask, sent = Asked(tmp_path, pipelines=pinned), {"arrays": to_record(weights_of(TASK.but(pipeline=pinned)))}
-    assert not ask("train", TASK.but(pipeline=pinned), sent).has_error()
-    for noise, norm in (("4", "2.0"), ("4.0", "2"), ("40e-1", " 2"), ("+4", "2")):
-        other = TASK.but(pipeline=f"DPSGD(max_grad_norm={norm}, noise_multiplier={noise})")
-        assert refused(ask("train", other, sent), allowed_by("repeats")), (noise, norm)
-
-
 def test_only_the_agreed_model_is_evaluated_in_every_scenario(tmp_path: Path) -> None:
     for name, task in WHOLE.items():
         ask = Asked(tmp_path / name)

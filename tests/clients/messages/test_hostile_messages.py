@@ -197,12 +197,8 @@ def test_a_node_refuses_every_number_beyond_its_limits() -> None:
 def test_a_node_names_what_it_refuses(subtests: pytest.Subtests) -> None:
     for name, value, allowed in (
         ("image_size", 4097, "is 4097; allowed: 0, or at least 2, at most 4096"),
-        ("image_size", 1, "is 1; allowed"),
         ("batch_size", 0, "is 0; allowed: at least 1"),
-        ("batch_size", 2**21, "is 2097152; allowed"),
         ("momentum", 1.0, r"is 1\.0; allowed: at least 0, below 1"),
-        ("width", 65537, "is 65537; allowed: at least 0, at most 65536"),
-        ("image_memory", 0.0, "is 0.0; allowed"),
         ("milestones", list(range(4097)), "has a length of 4097; allowed: at most 4096"),
         ("model", "x" * 4097, "has a length of 4097; allowed: at most 4096"),
         ("pipeline", "Clip();" * 201, "holds 201 statements; allowed: at most 200"),
@@ -210,8 +206,6 @@ def test_a_node_names_what_it_refuses(subtests: pytest.Subtests) -> None:
         ("pipeline", " | ".join(["Blur()"] * 33), r"joins 33 stages by \|; allowed: at most 32"),
         ("pipeline", "#" * 200_001, "has 200001 characters; allowed: at most 200000"),
         ("pipeline", "Blur(std=4097)", "std is 4097.*; allowed: 0, or a number from 1e-12 to 4096"),
-        ("pipeline", "InstaHide(num_mixed=33)", "num_mixed is 33; allowed: a whole number from 1 to 32"),
-        ("pipeline", "DPSGD(noise_multiplier=1e-160)", "noise_multiplier is 1e-160; allowed: 0, or a number from 0.0001"),
         ("pipeline", "ATS(policies='" + "3-" * 16 + "3')", "a policy of 17 transforms; allowed: at most 16"),
     ):  # fmt: skip
         told = refusal(sent(**{name: value}))

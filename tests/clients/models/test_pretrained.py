@@ -1,6 +1,7 @@
-"""Weights from files: against timm's uncut model, matched by order, in every format, and what does not fit."""
+"""Weights from files, published ones among them: against the uncut models, in every format, and what does not fit."""
 
 import argparse
+import importlib.metadata
 import pickle
 import re
 from collections.abc import Callable
@@ -10,15 +11,26 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import save_file
 from timm.models import adapt_input_conv
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
+from torchvision.models import ResNet50_Weights, VGG16_Weights  # type: ignore[import-untyped]
+from torchvision.transforms.functional import pil_to_tensor  # type: ignore[import-untyped]
 
+from attacks.local_model import shared_tensors
+from attacks.sender import Sender
+from clients.data.card import DataCard
+from clients.data.packaged import packaged_file
 from clients.models.classifiers import ModelError, build_model
+from clients.models.cuts import CUTS
+from clients.models.packaged_weights import NORMALISATIONS, PACKAGED, PackagedWeights, normalisation
 from clients.models.pretrained_classifier import load_classifier
 from clients.models.split.halves import EdgeHalf, ServerHalf
 from clients.models.split.split_models import SplitShape, build_split_model
+from defenses.pipeline import Pipeline
+from tests.clients.inference.test_queries import PLAN as DIGITS
 
 SHAPE = SplitShape(patch_size=4, width=16, depth=3, heads=2, edge_blocks=1)
 UNCUT = replace(SHAPE, edge_blocks=0)
@@ -61,21 +73,6 @@ def same(one: Weights, other: Weights) -> bool:
 def saved(folder: Path, content: Any) -> Path:
     torch.save(content, folder / "weights.pth")
     return folder / "weights.pth"
-
-
-def test_halves_are_timms_pretrained_model_without_positions_and_with_a_new_head(tmp_path: Path) -> None:
-    whole = timm_model()
-    edge, server = build(saved(tmp_path, whole.state_dict()), UNCUT)
-    images = torch.randn(2, 3, 8, 12, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    assert isinstance(server.head, nn.Linear)
-    whole.head = server.head
-    edge.double().eval(), server.double().eval(), whole.double()
-    logits = server(edge(images))
-    assert logits.shape == (2, 5)
-    # The negative control: with its positions the file's model is another one.
-    assert not torch.allclose(logits, whole(images), atol=1e-3)
-    whole.pos_embed.data.zero_()
-    assert torch.allclose(logits, whole(images), atol=1e-10)
 
 
 def test_a_cut_model_holds_the_files_weights_and_both_halves_its_class_token(tmp_path: Path) -> None:
@@ -223,3 +220,59 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, subtests: pytest.Subtests)
     other = port_of(file, lite, **{"port.0": torch.zeros(32, 3, 5, 5)})
     with pytest.raises(ModelError, match=r"port.0 has shape \(32, 3, 5, 5\), expected \(32, 3, 3, 3\) of conv_stem"):
         load_classifier(lite, other)
+
+
+LITE = "efficientnet-lite0"
+PLAN = replace(
+    DIGITS, dataset="photos", image_size=224, train_limit=0, test_limit=0, model="efficientnet_lite0", norm="batch",
+    card=DataCard(1000, (3, 224, 224), *NORMALISATIONS[LITE]),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def weights() -> dict[str, Tensor]:
+    try:
+        importlib.metadata.distribution(PACKAGED[LITE].distribution)
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("the real weights are not installed: uv sync --group dev")
+    model = PLAN.build_model()
+    assert load_classifier(model, str(PACKAGED[LITE].path())), "1,000 classes are ImageNet's own"
+    return shared_tensors(model)
+
+
+def photograph(file: str) -> Tensor:
+    with Image.open(packaged_file("skimage", f"data/{file}")) as picture:
+        side = min(picture.size)
+        left, top = ((length - side) // 2 for length in picture.size)
+        square = picture.convert("RGB").crop((left, top, left + side, top + side))
+        pixels: Tensor = pil_to_tensor(square.resize((224, 224), Image.Resampling.BICUBIC))
+    return pixels[None].float() / 255
+
+
+@pytest.mark.numeric
+def test_photographs_get_their_imagenet_classes_through_both_halves(weights: dict[str, Tensor]) -> None:
+    for cut in CUTS["efficientnet_lite0"]:
+        model = PLAN.build_cut(cut, weights)
+        sender = Sender(model.client, Pipeline(), *NORMALISATIONS[LITE])
+        for file, (number, expected) in {
+            "chelsea.png": (285, 0.39),  # Egyptian cat
+            "coffee.png": (967, 0.94),  # espresso
+            "rocket.jpg": (657, 0.23),  # missile
+        }.items():
+            with torch.no_grad():
+                features = sender.pipeline.decode_features(sender.latent(photograph(file), ("test",)))
+                shares = model.server(features).softmax(1)[0]
+            assert int(shares.argmax()) == number
+            assert float(shares[number]) == pytest.approx(expected, abs=0.02)
+
+
+def test_normalisation_is_torchvisions_and_what_is_missing_is_named() -> None:
+    for published in (VGG16_Weights, ResNet50_Weights):
+        transforms = published.IMAGENET1K_V1.transforms()
+        assert normalisation("imagenet", 3) == (tuple(transforms.mean), tuple(transforms.std))
+    assert normalisation("imagenet", 1)[0] == pytest.approx((0.449,), abs=1e-6)
+    with pytest.raises(ModelError, match="for images of 1 or 3 channels, not 4"):
+        normalisation("imagenet", 4)
+    missing = PackagedWeights("efficientnet_lite0", "fedveil-no-such-package", "weights.pth")
+    with pytest.raises(ModelError, match=r"fedveil-no-such-package is not installed; install fedveil\[pretrained\]"):
+        missing.path()

@@ -45,8 +45,6 @@ sys.stdin.read()
 
 
 class Cluster:
-    """A Ray in a process of its own."""
-
     def __init__(self, environment: Mapping[str, str], first: str = "") -> None:
         command = [sys.executable, "-c", CLUSTER.format(first=first)]
         self._process = subprocess.Popen(

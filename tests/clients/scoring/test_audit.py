@@ -2,27 +2,21 @@
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from flwr.app import Message
 from scipy import stats
 from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
 from attacks.guesses import Labels, Reconstruction
-from attacks.local_model import shared_tensors
-from attacks.membership.loss_threshold import Membership
 from attacks.metrics.guesses import LABEL_ACCURACY
 from attacks.metrics.images import MSE_PAPER, PSNR_PAPER
 from attacks.scoring.metrics import label_hits
 from clients.data.card import DataCard
 from clients.federated.client import LocalClient
 from clients.scoring.audit import ALONE, NO_IMAGES, audit_baselines, audit_guesses
-from clients.scoring.guesses import guess_tensors
 from clients.scoring.image_scores import paper_scale, paper_scores, score_both, uniform_label_accuracy
 from clients.scoring.null_baselines import means_of, transformed
 from clients.scoring.retrieval import KnownImages, attacked_images, other_images
@@ -30,11 +24,9 @@ from clients.split.training import SplitClient
 from clients.task.local_data import LocalData
 from clients.task.task import Task
 from clients.task.truths import Probed
-from clients.wire.records import to_record
 from defenses.base import Batch
 from strategies.audit.score_rows import score_rows
 from strategies.audit.threat_card import ThreatCard
-from tests.clients.asked import Asked
 from tests.clients.federated.test_client import TASK as PLAIN
 from tests.clients.federated.test_client import torchvision_views
 from tests.clients.split.test_training import TASK as SPLIT_TASK
@@ -260,21 +252,6 @@ def test_labels_of_smashed_data_are_paired_with_their_images() -> None:
         label_hits(Labels(torch.tensor([3, 4, 4])), torch.tensor([3, 1, 4, 1]))
 
 
-@pytest.mark.numeric
-def test_a_random_guess_of_paired_labels_is_at_chance() -> None:
-    # As a multiset, 16 random digits of 16 hit several by luck, and a random guess would look like a leak.
-    generator = torch.Generator().manual_seed(1)
-    paired, multiset = [], []
-    for _ in range(400):
-        classes, guess = (torch.randint(10, (16,), generator=generator) for _ in range(2))
-        known = truth(classes.tolist())
-        paired += score_both(Labels(guess), known, paired=True)[LABEL_ACCURACY.of()]
-        multiset += score_both(Labels(guess), known)[LABEL_ACCURACY.of()]
-    # Five standard deviations of the mean of 6,400 guesses.
-    assert abs(sum(paired) / len(paired) - 0.1) < 5 * (0.09 / len(paired)) ** 0.5
-    assert sum(multiset) / len(multiset) > 0.4
-
-
 def test_guesses_from_smashed_data_are_paired_and_get_both_kinds_of_score() -> None:
     client = SplitClient(LocalData(SPLIT_TASK.but(probe_images=4), 0, range(40), range(20)))
     scores = flat(audit_baselines(client, "smashed", pictures=False))
@@ -337,23 +314,3 @@ def test_known_images_are_those_that_differ_by_less_than_half_a_grey_level() -> 
     known = KnownImages(images[:0])
     assert [known.adds(image) for image in images] == [True] * 200, "more than there was room for at first"
     assert not any(known.adds(image + 1e-6) for image in images)
-
-
-EXPOSED = PLAIN.but(
-    train_limit=400, test_limit=80, model="mlp", rounds=1, weight_decay=0.0, probe_targets=1, probe_images=1
-)
-
-
-def membership() -> Membership:
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return Membership(EXPOSED.plan.build_model().eval())
-
-
-def asked(node_config: dict[str, Any], *tests: Membership, attack: str = "LossThreshold()") -> Message:
-    node = Asked(Path(node_config["secret-dir"]), train=range(100, 140), audits=True, **node_config)
-    assert not node("train", EXPOSED, {"arrays": to_record(shared_tensors(EXPOSED.plan.build_model()))}).has_error()
-    for test in tests:
-        about = {"observation": "update", "kind": "membership", "guesses": 1, "attack": attack, "share-images": False}
-        reply = node("query.audit", EXPOSED, {"guesses": to_record(guess_tensors(test, 0, None))}, **about)
-    return reply

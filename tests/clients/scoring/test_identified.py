@@ -7,12 +7,10 @@ from scipy import stats
 from torch import Tensor
 from torch.nn import functional as F
 
-from attacks.image_measures import correlation, psnr
-from attacks.metrics.images import IDENTIFIED, IDENTIFIED_CHANCE, is_recognisable
-from attacks.scoring.metrics import optimal_assignment, retrieved
+from attacks.metrics.images import IDENTIFIED, IDENTIFIED_CHANCE
+from attacks.scoring.metrics import optimal_assignment
 from clients.data.datasets import load_dataset
 from clients.data.images import to_float
-from clients.data.packaged import packaged_file
 from clients.scoring.retrieval import CANDIDATES, Known, identified
 
 HITS, CHANCE = IDENTIFIED.of("original"), IDENTIFIED_CHANCE.of()
@@ -95,20 +93,6 @@ def test_null_guesses_that_know_the_class_are_called_in_five_of_a_hundred_audits
 
 
 @pytest.mark.numeric
-def test_a_null_guess_of_a_batch_gains_nothing_by_the_assignment() -> None:
-    pool, generator, trials = digits("test", 10), torch.Generator().manual_seed(1), list[tuple[float, float]]()
-    means = class_means(digits("train", 10))
-    for _ in range(60):
-        own, others = drawn(pool, 8, 20, generator)
-        guess = means[own.classes] + 0.05 * torch.randn(own.images.shape, generator=generator)
-        found = identified(guess, optimal_assignment(guess, own.images), own, others, paired=False)
-        trials += zip(found[HITS], found[CHANCE], strict=True)
-    hits, chances = (np.array(one) for one in zip(*trials, strict=True))
-    assert chances.min() >= 1 / 21
-    assert hits.sum() <= chances.sum() + 5 * np.sqrt(chances.sum())
-
-
-@pytest.mark.numeric
 def test_null_guesses_of_few_messages_of_many_images_are_no_likelier_than_the_binomial_says() -> None:
     """Images of one message share their candidates, and still four messages of 16 need no wider test than 64 images."""
     pool, generator, audits, called = digits("test", 10), torch.Generator().manual_seed(2), 150, 0
@@ -122,24 +106,3 @@ def test_null_guesses_of_few_messages_of_many_images_are_no_likelier_than_the_bi
             hits, chances = hits + found[HITS], chances + found[CHANCE]
         called += stats.binom.sf(sum(hits) - 1, len(hits), np.mean(chances)) <= 0.05
     assert called / audits <= 0.08  # of 150 audits at 5 %, more than 12 are called in 4 of 100 repetitions
-
-
-def faces() -> Tensor:
-    """scikit-image's 100 of Labeled Faces in the Wild, 25x25."""
-    return torch.from_numpy(np.load(packaged_file("skimage", "data/lfw_subset.npy"))[:100]).float()[:, None]
-
-
-def blocks(images: Tensor, side: int) -> Tensor:
-    return F.interpolate(F.adaptive_avg_pool2d(images, side), images.shape[-2:])
-
-
-def test_a_flat_colour_identifies_nothing_and_sixteen_grey_levels_are_no_recognisable_face() -> None:
-    """As the calibration says: four grey levels identify few faces, sixteen more than half, and neither shows one."""
-    images, counts = faces(), {}
-    flat = psnr(blocks(images, 1), images).tolist()
-    for side in (1, 2, 4, 8, 25):
-        guess = blocks(images, side)
-        hits = retrieved(guess, images, torch.arange(100))
-        scores = zip(hits, psnr(guess, images).tolist(), flat, correlation(guess, images).tolist(), strict=True)
-        counts[side] = (int(sum(hits)), sum(is_recognisable(*one) for one in scores))
-    assert counts == {1: (0, 0), 2: (8, 0), 4: (57, 2), 8: (98, 62), 25: (100, 100)}

@@ -35,9 +35,6 @@ def test_agrees_with_scipy_also_where_it_is_wider_than_the_image() -> None:
         Blur(std=4097)
 
 
-# ---- shrinking
-
-
 def test_shrinking_averages_blocks_and_interpolates_between_their_centres() -> None:
     """SciPy's linear spline, whose sample i lies in the middle of block i; beyond the outer centres nothing changes."""
     for side, factor in ((28, 14), (12, 4), (12, 3), (7, 7), (7, 1)):

@@ -1,7 +1,8 @@
-"""VisualMixer against a slow Algorithm 1, the laws of uniform shuffles, and exact invariants."""
+"""VisualMixer against a slow Algorithm 1, the laws of uniform shuffles, and exact invariants; its entropy against slow loops."""
 
 import itertools
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -10,6 +11,15 @@ from scipy.stats import chi2, chisquare
 from torch import Tensor
 
 from defenses.base import Batch
+from defenses.images.vfe import (
+    pair_count,
+    vfe_map,
+    vfe_normalised,
+    window_fill,
+    window_pairs,
+    window_sum,
+    window_variance,
+)
 from defenses.images.visual_mixer import VisualMixer
 from defenses.images.visual_mixer_windows import (
     log10_keys,
@@ -20,9 +30,14 @@ from defenses.images.visual_mixer_windows import (
 )
 from defenses.random_draws import generator_for
 from defenses.spec import parse
+from tests.defenses.images.test_blur import random
 from tests.defenses.images.visual_mixer_reference import (
+    Region,
+    crop,
+    divide,
     random_images,
     reference_partition,
+    region_vfe,
     same_values_per_window,
     window_ids,
     window_sides,
@@ -64,9 +79,6 @@ def orders_of(tiles: Tensor, count: int) -> Tensor:
     return torch.tensor([codes[tuple(row)] for row in tiles.reshape(-1, count).int().tolist()])
 
 
-# ---- windows
-
-
 def test_window_sizes_follow_lines_3_to_16_of_the_algorithm() -> None:
     for arguments, sizes in (
         ((224, 224, 2, 15), [8, 4, 2]),  # 224 -> 64 -> 32 -> 16 -> 8
@@ -88,18 +100,6 @@ def test_window_sizes_follow_lines_3_to_16_of_the_algorithm() -> None:
     assert VisualMixer(6, 63).sizes(224, 224) == [32, 16, 8, 4]  # 6 is rounded down to 4
     ids = ids_of(VisualMixer(2, 16, first_regions="nearest"), random_images(3, 1, 28, 28))
     assert {max(box[2:]) for image in ids for box in windows_of(image)} == {8, 4, 2}
-
-
-def test_bounds_that_give_one_size_everywhere_are_known_before_any_image() -> None:
-    """Against the sizes that occur among many images of all contrasts."""
-    nearest = VisualMixer(4, 16, first_regions="nearest")
-    for defense, side, uniform in (
-        *((VisualMixer(4, 16), 28, True), (VisualMixer(4, 16), 32, False), (VisualMixer(2, 16), 28, False)),
-        *((nearest, 28, False), (VisualMixer(4, 4), 32, True), (VisualMixer(2, 64), 32, True)),
-    ):
-        levels = defense.partition(random_images(20, 1, side, side))
-        sides = window_sides(levels, side, side)
-        assert (len(defense.sizes(side, side)) < 3) == uniform == (len(set(sides.flatten().tolist())) == 1)
 
 
 def test_partition_equals_the_slow_algorithm() -> None:
@@ -177,10 +177,6 @@ def test_windows_are_described_beside_those_of_the_paper() -> None:
     assert parse(f"Blur() | {mixer} | GaussianNoise()").at_size(20, 32) == [words]
     assert mixer.at_size(7, 32) == f"{words}; the shorter side has only 7 pixels and cuts them"
     assert windows_in_words([32, 16, 8], 224) == "windows of 8 to 16 of 224 pixels (4 to 7 % of the side)"
-    assert windows_in_words([64], 32) == f"windows of 32 of 32 pixels (100 % of the side), as 224 {paper}"
-
-
-# ---- the bound that follows from a target
 
 
 def test_the_bound_of_a_target_is_the_smallest_window_that_reaches_it() -> None:
@@ -198,9 +194,6 @@ def test_a_target_only_ever_raises_the_lower_bound_and_one_out_of_reach_is_repor
     assert VisualMixer(2, 32, target_vfe=60).idle(64, 64) == ""
     # Windows of 4 have 24 pairs; those that the lower edge cuts to 2 x 4 have 10.
     assert "misses its target in 7% of images of 30 x 32" in VisualMixer(2, 16, target_vfe=24).idle(30, 32)
-
-
-# ---- the shuffle
 
 
 def test_each_window_keeps_its_values_channel_by_channel() -> None:
@@ -252,9 +245,48 @@ def test_channels_and_windows_are_shuffled_independently() -> None:
 def test_bounds_that_fit_nothing_are_refused() -> None:
     for arguments, message in (
         ({"window_lower": 16}, "window_upper is 15; allowed: 16 or more"),
-        ({"window_upper": 4097}, "window_upper is 4097; allowed: a whole number from 1 to 4096"),
         ({"target_vfe": 113}, "target_vfe is 113; allowed: at most 112, which windows of 8 reach.*bound of 15"),
     ):
         with pytest.raises(ValueError, match=message):
             VisualMixer(**arguments)
     VisualMixer(window_lower=15, target_vfe=112)
+
+
+CUT_SHAPES = [(16, 16, 8), (17, 24, 7), (5, 5, 3), (1, 1, 4), (1, 9, 2), (16, 16, 16), (6, 6, 1)]
+
+
+def whole(measure: Callable[[Tensor, int], Tensor], region: Tensor) -> Tensor:
+    """A measure of windows, of (..., h, w) regions that each are one window: (...)."""
+    return measure(region, max(region.shape[-2:]))[..., 0, 0]
+
+
+def test_low_precision_is_widened() -> None:
+    region = torch.tensor([[0.0, 300.0], [0.0, 300.0]], dtype=torch.float16)  # 300^2 overflows float16
+    assert whole(vfe_map, region) == 180_000
+    window = torch.tensor([[0, 1], [2, 4]])
+    assert whole(vfe_map, window.double()).dtype == torch.float64
+    assert whole(vfe_map, window.to(torch.uint8)) == 18  # an unsigned difference would wrap around
+    for same in (vfe_map, vfe_normalised):  # of one colour
+        assert whole(same, torch.full((8, 8), 0.3)) == 0
+    images = 1000 + random(4, 4).float()
+    assert window_variance(images, 4).item() == pytest.approx(float(images.double().var()), rel=1e-3)
+
+
+def test_maps_equal_the_loop_over_windows() -> None:
+    for height, width, window in CUT_SHAPES:
+        images, regions = random(2, 2, height, width), divide(Region(0, 0, height, width, window), window)
+        vfe, total, variance = vfe_map(images, window), window_sum(images, window), window_variance(images, window)
+        filled = window_fill(total, window, height, width)
+        normalised, pairs = vfe_normalised(images, window), window_pairs(height, width, window)
+        assert vfe.flatten(2).shape[2] == pairs.numel() == len(regions)
+        for at, (image, channel) in itertools.product(range(len(regions)), itertools.product(range(2), range(2))):
+            region, plane = regions[at], images[image, channel, None]
+            number = pair_count(region.height, region.width)
+            pixels, slow = crop(plane, region), max(number, 1) * region_vfe(plane, region)
+            spread = float(pixels.var()) if pixels.numel() > 1 else 0.0
+            found = [float(one.flatten(2)[image, channel, at]) for one in (vfe, total, variance, normalised)]
+            assert found == pytest.approx([slow, float(pixels.sum()), spread, slow / (2 * spread or 1)])
+            assert (crop(filled[image, channel, None], region) == total.flatten(2)[image, channel, at]).all()
+            board = ((torch.arange(region.height)[:, None] + torch.arange(region.width)) % 2)[None].double()
+            of_board = number * region_vfe(board, Region(0, 0, region.height, region.width, window))
+            assert pairs.flatten()[at] == of_board == number

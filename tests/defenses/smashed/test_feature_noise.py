@@ -55,7 +55,6 @@ def test_an_example_that_overflows_counts_as_zero_and_gives_no_gradient() -> Non
         assert not clipped[1].any()
         torch.testing.assert_close(clipped[::2], clip_examples(features[::2], 0.5))
         gradient = features.grad
-        assert gradient is not None
         assert gradient.isfinite().all()
         assert not gradient[1].any()
 
@@ -77,9 +76,6 @@ def test_epsilon_is_that_of_known_values_and_of_an_integral_for_two_releases() -
     assert epsilon > defense.epsilon()
     assert FeatureDP(noise_multiplier=0.0).epsilon() == math.inf
     assert FeatureDP(noise_multiplier=0.0).epsilon(0) == 0.0
-
-
-# ---- the mechanism
 
 
 def test_delta_is_the_hockey_stick_divergence() -> None:

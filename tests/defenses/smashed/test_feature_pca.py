@@ -1,7 +1,5 @@
 """Principal components of features against NumPy's singular values, and the limits of projections."""
 
-import itertools
-
 import numpy as np
 import pytest
 import torch
@@ -29,10 +27,6 @@ def fitted(components: int, rows: Tensor) -> FeaturePCA:
     return FeaturePCA(components=components).fit(context, generator_for("fit"))
 
 
-def error(defense: FeaturePCA, rows: Tensor) -> float:
-    return float((defense.protect_features(rows, generator_for(0)) - rows).square().mean())
-
-
 def test_the_reconstruction_and_components_are_those_of_numpys_svd(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = features()
     flat = rows.flatten(1).numpy()
@@ -47,16 +41,6 @@ def test_the_reconstruction_and_components_are_those_of_numpys_svd(monkeypatch: 
     monkeypatch.setattr(defenses.smashed.feature_pca, "_COLUMNS", 7)  # whatever the blocks
     for first, second in zip(whole, principal_components(rows.flatten(1), 6), strict=True):
         torch.testing.assert_close(first, second, rtol=1e-9, atol=1e-9)
-
-
-def test_more_components_never_raise_the_error() -> None:
-    rows, others = features(), features(50, seed=1)
-    by_rank = [fitted(k, rows) for k in range(1, 12)]
-    for given in (rows, others):
-        errors = [error(defense, given) for defense in by_rank]
-        assert all(after <= before for before, after in itertools.pairwise(errors))
-    assert error(by_rank[-1], rows) < 1e-20
-    assert error(by_rank[-1], others) > 1e-3, "what the fit set does not span is lost"
 
 
 def test_components_that_the_data_do_not_have_are_refused() -> None:
@@ -75,6 +59,6 @@ def test_components_that_the_data_do_not_have_are_refused() -> None:
 def test_single_precision_is_good_enough_behind_a_large_mean() -> None:
     rows = 1000 + features().float()
     defense = fitted(11, rows)
-    assert error(defense, rows) < 1e-5  # of a variance of about 10, around 1000
+    assert (defense.protect_features(rows, generator_for(0)) - rows).square().mean() < 1e-5  # of a variance of about 10
     protected = defense.protect_features(rows.bfloat16(), generator_for(0))
     assert torch.equal(protected, defense.protect_features(rows.bfloat16().float(), generator_for(0)).bfloat16())

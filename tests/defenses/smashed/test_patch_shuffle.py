@@ -56,9 +56,6 @@ def test_a_shuffle_keeps_tokens_and_its_order_says_where_they_and_their_gradient
     assert gathered[4 - 1] == 2 - 1
 
 
-# ---- batch shuffle
-
-
 def test_native_tokens_are_those_of_the_papers_settings() -> None:
     settings = {0.4: 78, 0.75: 147, 0.15: 29, 0.25: 49, 0.5: 98, 0.0: 0, 1.0: 196}
     assert {k: BatchShuffle(k).num_native(196) for k in settings} == settings
@@ -99,9 +96,6 @@ def test_batches_on_which_it_would_be_another_defence_are_refused_up_to_the_limi
             defense.protect_features(tokens_of(batch_size, 16), generator_for(0))
     for k, num_tokens in ((1 / 16, 16), (15 / 16, 16), (1 / 196, 196), (195 / 196, 196)):
         BatchShuffle(k).check_batch(2, num_tokens)
-
-
-# ---- counts of orders
 
 
 def counts(num_tokens: int, native: int, batch_size: int) -> tuple[float, float, float]:

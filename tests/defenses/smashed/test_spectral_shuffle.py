@@ -8,7 +8,7 @@ import torch
 
 from defenses import DefenseError, SpectralShuffle
 from defenses.random_draws import generator_for
-from defenses.smashed.spectral_shuffle import from_spectrum, mirror, patch_side, spectrum, to_planes, to_tokens
+from defenses.smashed.spectral_shuffle import from_spectrum, patch_side, spectrum, to_planes, to_tokens
 from tests.defenses.images.test_blur import random
 
 
@@ -38,18 +38,6 @@ def test_the_spectrum_is_numpys_and_has_an_inverse() -> None:
         torch.testing.assert_close(imaginary, torch.from_numpy(expected.imag.copy()), atol=1e-12, rtol=0)
         torch.testing.assert_close(from_spectrum(spectrum(planes)), planes)
         torch.testing.assert_close(from_spectrum(spectrum(planes.float())), planes.float())
-
-
-def test_the_mirrored_frequency_is_the_conjugate() -> None:
-    for side in (1, 5, 8, 64):
-        indices = torch.arange(side)
-        mirrored = mirror(indices, side)
-        assert mirrored.tolist() == [mirror(index, side) for index in range(side)]
-        assert torch.equal(mirror(mirrored, side), indices)
-        real, imaginary = spectrum(random(1, 2, side, side)).chunk(2, 1)
-        there = (..., mirrored[:, None], mirrored)
-        torch.testing.assert_close(real[there], real, atol=1e-9, rtol=1e-9)
-        torch.testing.assert_close(imaginary[there], -imaginary, atol=1e-9, rtol=1e-9)
 
 
 def test_undoing_the_order_and_the_spectrum_returns_the_tokens() -> None:

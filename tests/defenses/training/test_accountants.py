@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from opacus.accountants import PRVAccountant
 from scipy.signal import fftconvolve
 from scipy.stats import norm
 
@@ -62,14 +61,6 @@ def test_a_claim_lies_just_above_the_epsilon_of_a_convolution(steps: Any, neighb
     bound = epsilon_spent(state_of(*steps), DELTA, PLD, neighbours)
     assert bound == pytest.approx(by_convolution(steps, DELTA, neighbours), abs=2e-3)
     assert bound < epsilon_spent(state_of(*steps), DELTA, RDP, neighbours)
-
-
-def test_a_claim_is_below_the_numerical_bound_of_opacus() -> None:
-    for steps, slack in ((steps, 0.025) for steps in STEPS if all(rate < 1 for _, rate, _ in steps)):
-        opacus = PRVAccountant()
-        opacus.history = [(noise, rate, count) for noise, rate, count in steps]
-        bound = epsilon_spent(state_of(*steps), DELTA, PLD, ADD_OR_REMOVE)
-        assert bound <= opacus.get_epsilon(DELTA) <= bound + slack, steps
 
 
 def test_of_steps_on_all_examples_the_claim_is_the_closed_form() -> None:
@@ -133,9 +124,7 @@ def test_a_budget_is_met_and_used_or_refused(accountant: str) -> None:
             assert gaussian_epsilon(math.sqrt(steps) / noise, DELTA) == pytest.approx(target, rel=2e-3)
     beyond = noise_for_budget(2e4, DELTA, 0.5, 2, accountant, REPLACE_ONE)  # any grid
     assert 0.999 * 2e4 <= epsilon_spent(state_of((beyond, 0.5, 2)), DELTA, accountant, REPLACE_ONE) <= 2e4
-    with pytest.raises(
-        DefenseError, match=f"no noise keeps 1000000000 steps .* the accountant '{accountant}' finds none"
-    ):
+    with pytest.raises(DefenseError, match=f"no noise keeps 1000000000 steps .* accountant '{accountant}' finds none"):
         noise_for_budget(1e-7, 1e-15, 1.0, 10**9, accountant, REPLACE_ONE)
 
 

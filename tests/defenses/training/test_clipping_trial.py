@@ -75,10 +75,6 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
         over(lambda net, x: net.head(net.mix(x[:, 0, :5].transpose(0, 1)).tanh().mean(0)), mix=(6, 8), head=(8, CLASSES)),
         r"mix\.weight, mix\.bias: the clipped sum",
     ),
-    "patches as batch": (
-        over(lambda net, x: net.head(net.mix(x.reshape(-1, 6)).tanh().reshape(len(x), -1)), mix=(6, 8), head=(48, CLASSES)),
-        r"at mix\.weight, mix\.bias: layers see 5 and 30 examples",
-    ),
     "positions once": (
         lambda: Net(positions, mix=nn.Linear(6, 8), at=nn.Embedding(6, 8), head=nn.Linear(8, CLASSES)),
         r"at at\.weight: layers see 5 and 6 examples",
@@ -174,11 +170,3 @@ def test_the_networks_that_ship_pass() -> None:
     ):  # fmt: skip
         for clipping in (PER_EXAMPLE, GHOST):
             DPSGD(clipping=clipping).check_model(build_model(name, num_classes=10, input_shape=shape), shape)
-
-
-def test_the_trial_uses_one_thread_and_restores_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-    monkeypatch.setattr(torch, "set_num_threads", asked.append)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
-    both("zeros", padded("zeros"))
-    assert asked == [1, 7] * 2

@@ -5,29 +5,20 @@ import torch
 from torch import nn
 from torch.distributions import Normal, kl_divergence
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, TensorDataset
 
-from defenses import DefenseError, Precode, Training
+from defenses import DefenseError, Precode
 from defenses.random_draws import generator_for, spawned
 from defenses.training.precode import VariationalBottleneck, divergence
 from tests.attacks.wire import CLASSES, classes, pictures, sigmoid_net
+from tests.defenses.training.test_dp_sgd import set_up
 
 
 def built(size: int = 4) -> nn.Module:
     return Precode(size=size).extended(sigmoid_net(), generator_for("first"))
 
 
-def training(model: nn.Module) -> Training:
-    images, targets = pictures(4), F.one_hot(classes(4), CLASSES).float()
-    return Training(
-        model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        loader=DataLoader(TensorDataset(images, targets)),
-        loss=lambda model, images, targets: F.cross_entropy(model(images), targets), epochs=1, total_epochs=1,
-    )  # fmt: skip
-
-
 def loss_of(model: nn.Module, defense: Precode, seed: int) -> float:
-    made = defense.protect_training(training(model), generator_for(seed))
+    made = defense.protect_training(set_up(model=model), generator_for(seed))
     return float(made.loss(model, pictures(4), F.one_hot(classes(4), CLASSES).float()).detach())
 
 
@@ -70,7 +61,7 @@ def test_the_loss_is_that_of_the_task_and_beta_times_the_divergence() -> None:
 
 def test_a_model_without_it_or_without_a_head_is_refused() -> None:
     with pytest.raises(DefenseError, match="build it with extended"):
-        Precode(size=4).protect_training(training(sigmoid_net()), generator_for(0))
+        Precode(size=4).protect_training(set_up(model=sigmoid_net()), generator_for(0))
     for bare in (nn.Sequential(nn.Conv2d(1, 4, 12), nn.Flatten()), nn.Linear(3, 2)):
         with pytest.raises(DefenseError, match="there is none"):
             Precode().extended(bare, spawned(generator_for(0)))

@@ -1,16 +1,15 @@
 """Soteria: scores by a slow obvious loop, the columns that they choose, and nothing else of the training."""
 
 import itertools
-from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, TensorDataset
 
-from defenses import DefenseError, Soteria, Training
+from defenses import DefenseError, Soteria
 from defenses.random_draws import generator_for
+from tests.defenses.training.test_dp_sgd import set_up
 
 
 def network(activation: type[nn.Module] = nn.Sigmoid, seed: int = 0) -> nn.Sequential:
@@ -25,16 +24,8 @@ def examples(count: int = 3) -> tuple[Tensor, Tensor]:
     return torch.randn(count, 1, 8, 8, generator=stream), F.one_hot(torch.arange(count) % 4, 4).float()
 
 
-def training(model: nn.Module) -> Training:
-    return Training(
-        model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        loader=DataLoader(TensorDataset(*examples())),
-        loss=lambda model, images, targets: F.cross_entropy(model(images), targets), epochs=1, total_epochs=1,
-    )  # fmt: skip
-
-
 def gradients(model: nn.Module, defense: Soteria | None, count: int = 3) -> dict[str, Tensor]:
-    made = training(model)
+    made = set_up(model=model)
     if defense is not None:
         made = defense.protect_training(made, generator_for(0))
     model.zero_grad()
@@ -82,7 +73,7 @@ def test_a_layer_can_be_named_and_limits_are_exact() -> None:
 def test_the_loss_is_the_same_no_hook_outlives_it_and_batch_norm_sees_each_batch_once() -> None:
     model = network()
     model.insert(1, nn.BatchNorm2d(3))
-    made = training(model)
+    made = set_up(model=model)
     guarded = Soteria().protect_training(made, generator_for(0))
     images, targets = examples()
     kept, plain = images.clone(), float(made.loss(model, images, targets).detach())
@@ -100,8 +91,8 @@ def test_it_refuses_what_has_no_such_layer() -> None:
         (Soteria(layer="fc"), network(), r"fully connected layers are 3, 5"), (Soteria(), bare, "are none"),
     ):  # fmt: skip
         with pytest.raises(DefenseError, match=message):
-            defense.protect_training(training(model), generator_for(0))
+            defense.protect_training(set_up(model=model), generator_for(0))
     tokens = nn.Sequential(nn.Flatten(2), nn.Linear(64, 4), nn.Flatten())
-    made = Soteria().protect_training(replace(training(network()), model=tokens), generator_for(0))
+    made = Soteria().protect_training(set_up(model=tokens), generator_for(0))
     with pytest.raises(DefenseError, match="one vector each"):
         made.loss(tokens, *examples())

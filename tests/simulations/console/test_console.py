@@ -22,10 +22,11 @@ from clients.wire.records import MAX_REASON, reason_of
 from clients.wire.texts import log_plainly, one_line, plain, shortened
 from simulations.cli import app
 from simulations.console import progress
-from simulations.console.command_line import errors, paragraphs
+from simulations.console.command_line import errors
 from simulations.console.progress import Display
 from simulations.console.results import print_json, table, terminal_for
 from simulations.console.terminal import Terminal
+from tests.simulations.commands import refused
 
 COMMANDS = typer.main.get_command(app).commands
 
@@ -42,17 +43,8 @@ def test_every_argument_is_described_and_an_example_is_there() -> None:
         assert command.make_context(name, list(words), resilient_parsing=True).params
 
 
-def test_every_command_with_results_says_what_its_json_holds() -> None:
-    for name in ("run", "attack", "compare", "search"):
-        options = {option for one in COMMANDS[name].params for option in one.opts}
-        assert {"--json", *(() if name in ("compare", "search") else ("--quiet", "-q"))} <= options
-        assert '--json prints "' in COMMANDS[name].help
-    assert paragraphs("First line.\n\n    Second\n    paragraph.\n    ") == "First line.\n\nSecond paragraph."
-
-
 def test_a_folder_to_resume_is_not_nothing() -> None:
-    result = CliRunner().invoke(app, ["run", "--resume", ""])
-    assert (result.exit_code, "it is empty; expected a folder" in result.output) == (2, True)
+    assert "it is empty; expected a folder" in refused("run", "--resume", "")
 
 
 def test_json_is_one_line_and_what_is_not_finite_is_null(capsys: pytest.CaptureFixture[str]) -> None:
@@ -169,5 +161,5 @@ def test_errors_of_clients_and_the_log_that_flower_writes_are_text() -> None:
 def test_the_module_of_the_command_line_is_a_command_too() -> None:
     shown = subprocess.run([sys.executable, "-m", "simulations.cli", "--version"], capture_output=True, check=True)
     assert shown.stdout.startswith(b"fedveil ")
-    refused = subprocess.run([sys.executable, "-m", "simulations.cli", "nothing"], capture_output=True, check=False)
-    assert (refused.returncode, b"No such command" in refused.stderr) == (2, True)
+    done = subprocess.run([sys.executable, "-m", "simulations.cli", "nothing"], capture_output=True, check=False)
+    assert (done.returncode, b"No such command" in done.stderr) == (2, True)

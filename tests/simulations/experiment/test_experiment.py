@@ -18,10 +18,8 @@ from simulations.experiment.scenario import KnownClients
 from simulations.runtime.local_run import EXIT_ATTACKS_FAILED, list_failures
 from simulations.search.settings import Search
 from simulations.server_app import app as app_of_flower
-from simulations.server_app import run_experiment
 from simulations.settings.common import CHOSEN_HERE, REPLACES
 from simulations.settings.errors import ConfigError, read_known
-from tests.lines import read_lines
 from tests.local_grid import LocalGrid
 from tests.simulations.report.report_run import demo_rows, row, write_run
 
@@ -68,21 +66,17 @@ def test_shipped_configurations_are_valid_and_say_what_they_show() -> None:
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"bath-size": 3}, "unknown setting 'bath-size', did you mean 'batch-size'?"),
     ({"depth": 4.0}, "depth is 4.0; it is a setting of split, and scenario is 'federated'"),
-    ({"upload-passes": True}, "upload-passes is True; it is a setting of outsourced"),
     ({"batch-size": "32"}, "batch-size is '32' (str); expected int"),
-    ({"learning-rate": 0.0}, "learning-rate is 0.0; allowed: at least 1e-12"),
     ({"momentum": 1.0}, "momentum is 1.0; allowed: at least 0, below 1"),
     ({"nesterov": True, "momentum": 0.0}, "nesterov is True, and momentum is 0; allowed: a momentum above 0"),
     (
         {"rounds": 6, "learning-rate-milestones": "2,6"},
-        "learning-rate-milestones: '6'; allowed: numbers from 1 to 5, as rounds = 6, and shares such as 5/8",
+        "learning-rate-milestones: '6'; allowed: numbers from 1 to 5, as",
     ),
-    ({"learning-rate-milestones": "0"}, "learning-rate-milestones: '0'; allowed"),
     ({"learning-rate-milestones": "3,8/5"}, "learning-rate-milestones: '8/5'; allowed"),
     ({"image-size": 1}, "image-size is 1; allowed: 0, or at least 2, at most 4096"),
     ({"crop-padding": 2, "defenses": "VisualMixer()"}, "protects an image once and keeps the result"),
     ({"horizontal-flip": True, "defenses": "ImageNoise()"}, "leave one of the two out"),
-    ({"auxiliary-fraction": 1.0}, "auxiliary-fraction is 1.0; allowed: at least 0, below 1"),
     ({"model": "lenett"}, "unknown model 'lenett', did you mean 'lenet'?"),
     ({"partition": "iids"}, "partition: unknown partition 'iids', did you mean 'iid'?"),
     ({"defenses": "Clip(max_norm=-1)"}, "defenses: defence Clip: max_norm is -1"),
@@ -127,26 +121,12 @@ def test_a_run_that_flower_starts_refuses_a_file_of_policies(tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)
     Path("policies.json").write_text(json.dumps({"policies": "3-1-7", "channels": 1}))
     for name in ("policies.json", "missing.json", str(tmp_path / "policies.json")):
-        values = {"dataset": "mnist-5k", "model": "lenet", "output-dir": str(tmp_path / "run")}
+        values = {"dataset": "mnist-5k", "model": "lenet", "defenses": f"ATS(policies={name!r})"}
+        values |= {"output-dir": str(tmp_path / "run")}
         told = r"defenses: defence ATS: .*allowed: the name of a file only in the configuration"
         with pytest.raises(ConfigError, match=told):
-            app_of_flower(
-                LocalGrid(2), Context(1, 0, {}, RecordDict(), {**values, "defenses": f"ATS(policies={name!r})"})
-            )
+            app_of_flower(LocalGrid(2), Context(1, 0, {}, RecordDict(), values))
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.long
-def test_local_steps_reach_the_clients_and_the_threat_card(tmp_path: Path) -> None:
-    settings = Experiment.of(
-        output_dir=str(tmp_path / "run"), train_limit=100, test_limit=20, num_clients=2, rounds=1, local_steps=1,
-        batch_size=8, defenses="", probe_attacks="", update_attacks="LabelInference()", attack_rounds="first",
-        attack_workers=0, adaptive=False,
-    )  # fmt: skip
-    run_experiment(LocalGrid(2), settings)
-    found = [row for row in read_lines(tmp_path / "run" / "rows.jsonl") if row["attack"] == "LabelInference()"]
-    assert found
-    assert all((row["card"]["local_steps"], row["card"]["images"]) == (1, 8) for row in found)
 
 
 def test_a_run_of_failed_attacks_says_so_by_its_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,9 @@
-"""The results of an audited app: its warnings, and what the app says about its differential privacy."""
+"""The results of an audited app: what it says about its differential privacy, and the folder, taken before the first round."""
 
 import html
 import json
+import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from flwr.serverapp.strategy import FedAvg, Strategy
 
 from simulations.audited import audited
+from simulations.external_app.study import RESULTS, take_folder
 from simulations.report.analysis.run import read_run
 from strategies.external_app.claim import CLAIMED
 from tests.lines import read_lines
@@ -31,13 +34,20 @@ def claiming(app: Any, epsilons: Mapping[int, float], **more: float) -> Any:
     return answer
 
 
-def audit(out: Path, app: Any, strategy: Strategy | None = None, rounds: int = 1, **more: Any) -> list[dict[str, Any]]:
+def watched(out: Path, strategy: Strategy | None = None, **more: Any) -> Strategy:
     known = {"workers": 0, "probe_attacks": "Spear()", "probe_targets": 4, **more}
-    watched = audited(strategy or FedAvg(fraction_evaluate=0.0), out, Net, **known)
+    return audited(strategy or FedAvg(fraction_evaluate=0.0), out, Net, **known)
+
+
+def start(strategy: Strategy, app: Any, rounds: int = 1) -> None:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        start = ArrayRecord(Net().state_dict())
-    watched.start(AppGrid(app), start, num_rounds=rounds, train_config=ConfigRecord({"lr": 0.1}))
+        arrays = ArrayRecord(Net().state_dict())
+    strategy.start(AppGrid(app), arrays, num_rounds=rounds, train_config=ConfigRecord({"lr": 0.1}))
+
+
+def audit(out: Path, app: Any, strategy: Strategy | None = None, rounds: int = 1) -> list[dict[str, Any]]:
+    start(watched(out, strategy), app, rounds)
     return list(read_lines(out / "rows.jsonl"))
 
 
@@ -47,21 +57,6 @@ def page_of(out: Path) -> str:
 
 def section(text: str, name: str) -> str:
     return text.split(f'id="{name}">')[1].split("</section>")[0]
-
-
-def test_the_page_says_each_warning_once_below_the_first_table(tmp_path: Path) -> None:
-    attacks = {"probe_attacks": "Spear(); LabelInference()", "update_attacks": "LabelInference()"}
-    rows = audit(tmp_path / "out", an_app(), **attacks)
-    assert not [row for row in rows if row["metric"] == CLAIMED or "claimed_privacy" in row["card"]]
-    text = page_of(tmp_path / "out")
-    assert "Claimed by the app" not in text
-    first, below = section(text, "glance"), section(text, "caveats")
-    (found,) = read_run(tmp_path / "out").to_json()
-    warnings = [*found["warnings"], *(said for one in found["messages"] for said in one["warnings"])]
-    assert warnings
-    for warning in warnings:
-        assert warning not in first
-        assert below.count(warning) == 1
 
 
 def test_every_row_the_page_and_json_name_what_the_app_says(tmp_path: Path) -> None:
@@ -111,3 +106,45 @@ def test_an_app_that_fails_leaves_its_claims_on_every_card(tmp_path: Path) -> No
         assert len(rows) > 10
         assert all(row["card"]["claimed_privacy"] == texts for row in rows)
     assert texts[0] in page_of(out).split("<nav")[0]
+
+
+def test_a_second_run_writes_beside_the_first_and_says_where(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    out = tmp_path / "audit"
+    audit(out, an_app())
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    with caplog.at_level("WARNING", logger="flwr"):
+        second = watched(out, update_attacks="", probe_targets=8)
+    said = f"{out} holds the results of another run; the results of this run go to {tmp_path / 'audit-2'}"
+    assert said in caplog.text, "said before the first round"
+    with caplog.at_level("INFO", logger="flwr"):
+        start(second, an_app())
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    said = [record.getMessage() for record in caplog.records if "Audit" in record.getMessage()]
+    assert said[-1].startswith("Audit verdict: No mod known")
+    assert re.search(r": (recognisable|identifiable|nothing found|unknown), \d+ of 16 ", said[-1])
+    assert said[-1].endswith(f". See {tmp_path / 'audit-2' / 'report.html'}")
+
+
+def test_a_process_that_inherited_the_lock_does_not_keep_the_folder(tmp_path: Path) -> None:
+    """A second descriptor of the same open file, as a forked process has it."""
+    taken = take_folder(tmp_path)
+    inherited = os.dup(taken._lock.fileno())
+    try:
+        taken.release()
+        taken.release()
+        assert take_folder(tmp_path).path == tmp_path
+    finally:
+        os.close(inherited)
+
+
+def test_each_file_of_results_keeps_a_folder_and_other_files_do_not(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    for _ in range(2):  # free again when nothing came of it
+        assert take_folder(tmp_path).path == tmp_path
+    for name in RESULTS:
+        (folder := tmp_path / f"with-{name}").mkdir()
+        (folder / name).touch()
+        assert take_folder(folder).path == folder.with_name(f"{folder.name}-2")
+    # The second run begins before the first has written anything.
+    first, second = take_folder(tmp_path / "audit"), take_folder(tmp_path / "audit")
+    assert (first.path, second.path) == (tmp_path / "audit", tmp_path / "audit-2")

@@ -11,7 +11,6 @@ from flwr.app import Message
 
 from clients.wire.records import tensors_of
 from simulations.experiment.experiment import Experiment
-from simulations.report.sections.adversaries import aggregates
 from simulations.report.studies.control import validate
 from simulations.report.studies.rows import read_rows
 from simulations.report.studies.study import split
@@ -22,7 +21,6 @@ from strategies.federated.aggregates import groups_of
 from strategies.federated.observations import AGGREGATE, SeenAggregate
 from tests.lines import read_lines
 from tests.local_grid import LocalGrid
-from tests.simulations.report.shown import cells, tables
 
 SPEAR = "Spear()"
 Rows = list[dict[str, Any]]
@@ -124,9 +122,6 @@ def test_an_exact_attack_finds_the_images_of_all_clients(whole: tuple[Path, Wire
     (study,) = split(validate(read_rows(out / "rows.jsonl")[0]), [""])
     assert not any(row.card.clients for row in study.rows)
     assert {cell.observation for cell in study.cells} == {"one-step probe"}
-    (table,) = tables(aggregates(study, ()))
-    assert [(one["Clients"].text, one["Status"].text) for one in cells(table)] == [(1, "ok"), (2, "ok"), (4, "ok")]
-    assert all(("psnr", "original") in one.leaking for one in table.rows)
     assert "assumed, not run" in (out / "report.html").read_text(encoding="utf-8")
 
 

@@ -1,23 +1,22 @@
-"""Attacks that learn, that match whole rounds, that are exact, and the breaks of defences, in federations in this process."""
+"""Attacks that learn, that match whole rounds, that are exact, on probes of several sizes, and the breaks of defences."""
 
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from clients.wire.rungs import Rung, read_rungs
 from simulations.experiment.experiment import Experiment
 from simulations.report.analysis.failures import failed_attacks
 from simulations.report.analysis.run import read_run
 from simulations.report.analysis.sentences import sentence
 from simulations.server_app import run_experiment
+from simulations.settings.errors import ConfigError
 from tests.attacks.wire import PatchNet
 from tests.lines import read_lines
 from tests.local_grid import LocalGrid
-from tests.simulations.federated.test_federation import experiment
-from tests.simulations.short_runs import rows_of as rows_in
-
-INVERSION = "InvertingGradients(iterations=40)"
 
 
 class OfDigits(PatchNet):
@@ -39,7 +38,7 @@ def rows_of(folder: Path, **changes: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.long
-def test_whole_rounds_are_matched_at_a_surrogate_and_refined_and_the_report_tells_both(tmp_path: Path) -> None:
+def test_whole_rounds_are_matched_at_a_surrogate_and_refined(tmp_path: Path) -> None:
     probed, matched = "InvertingGradients(iterations=2)", "SurrogateMatching(iterations=2)"
     mixer = "VisualMixer(window_lower=2, window_upper=4)"
     rows = rows_of(
@@ -58,11 +57,6 @@ def test_whole_rounds_are_matched_at_a_surrogate_and_refined_and_the_report_tell
     spear = [row for row in rows if row["attack"] == "Spear()"]
     assert {(row["metric"], row["status"]) for row in spear} == {("attack", "not-applicable")}
     assert all("does not apply: the update has 2 local steps" in row["message"] for row in spear)
-    run = read_run(tmp_path / "run")
-    for one in run.summaries[0].findings:
-        text = sentence(one)
-        parts = ("Training update, 2 steps on ", ". One-step probe, 1 image: ")
-        assert [part for part in parts if part in text] == list(parts)
 
 
 @pytest.mark.long
@@ -83,24 +77,10 @@ def test_rounds_and_probes_run_under_defences_with_a_published_break_and_so_do_t
 
 
 @pytest.mark.long
-def test_exact_attacks_recover_whole_batches_or_say_why_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exact_attack_recovers_the_patches_of_a_transformer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))  # a model in a file lets Python find what lies beside it
-    noise = "GaussianNoise(std=0.01, per='step')"
-    exact: dict[str, Any] = {"local_steps": 1, "auxiliary_fraction": 0.0}
-    rows = rows_of(tmp_path / "mlp", model="mlp", probe_attacks="Spear()", probe_images=4, defenses=noise, **exact)
-    plain, noisy = ([r for r in rows if (r["attack"], r["defense"]) == ("Spear()", of)] for of in ("", noise))
-    found = {row["metric"]: row for row in plain if row["reference"] == "original"}
-    assert found["psnr"]["n"] == 16
-    assert found["psnr"]["value"] > 60
-    assert not any(row["card"].get("attack_failures") for row in plain)
-    assert [(row["metric"], row["status"], row["n"], row["failures"]) for row in noisy] == [
-        ("attack", "not-applicable", 4, 0)
-    ]
-    assert noisy[0]["message"].startswith("does not apply")
-    # No attack is left under noise, of which the run then says nothing.
-    assert [one.defense for one in failed_attacks(tmp_path / "mlp")] == [noise]
-    attack = {"probe_attacks": "PatchEmbeddingInversion()", "probe_targets": 8, "batch_size": 32}
-    rows = rows_of(tmp_path / "vit", model=f"{__file__}:OfDigits", **attack, **exact)
+    attack = {"probe_attacks": "PatchEmbeddingInversion()", "probe_targets": 8, "batch_size": 32, "local_steps": 1}
+    rows = rows_of(tmp_path / "vit", model=f"{__file__}:OfDigits", auxiliary_fraction=0.0, **attack)
     (finding,) = read_run(tmp_path / "vit").summaries[0].findings
     assert "recognisable, 16 of 16 images (79.4 to 100.0 %, chance 8.4 %), by PatchEmb" in sentence(finding)
     mine = [row for row in rows if row["attack"] == attack["probe_attacks"] and row["reference"] in ("", "original")]
@@ -109,19 +89,58 @@ def test_exact_attacks_recover_whole_batches_or_say_why_not(tmp_path: Path, monk
     assert found["psnr"] > 60, "exact but for the rounding of float32 weights, whose difference the update is"
 
 
-# Membership over the rounds
-
-MEMBERSHIP = {
-    "model": "mlp", "probe_attacks": "", "update_attacks": "GradientAlignment()", "defenses": "", "attack_rounds": "all",
-}  # fmt: skip
+EXACT = "SpearPlusPlus()"
 
 
 @pytest.mark.long
-def test_attacks_over_rounds_see_each_of_them(tmp_path: Path) -> None:
-    rows = rows_in(experiment(tmp_path / "run", rounds=3, **MEMBERSHIP))
-    assert not [row for row in rows if row["status"] == "failed"]
-    (row,) = (row for row in rows if row["metric"] == "membership-auc")
-    assert (row["round"], row["card"]["rounds_observed"], row["card"]["threat_class"]) == (3, 3, "C")
-    assert (row["card"]["members"], row["card"]["others"], row["n"]) == (96, 40, 136)
-    assert row["ci_low"] < row["value"] < row["ci_high"]
-    assert [one["value"] for one in rows if one["metric"] == "rounds-used"] == [3]
+def test_every_rung_is_attacked_scored_and_shown_apart(tmp_path: Path) -> None:
+    noise = "DPSGD(noise_multiplier=100.0)"
+    rows = rows_of(
+        tmp_path / "run", model="mlp", probe_images="1, 4, 1x4", probe_targets=4, probe_attacks=EXACT, defenses=noise,
+        update_attacks=f"{EXACT}; LossThreshold()", auxiliary_fraction=0.0,
+    )  # fmt: skip
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in rows:
+        if (row["metric"], row["reference"], row["attack"]) == ("psnr", "original", EXACT):
+            card = row["card"]
+            of = ("observation", "images", "batch", "local_steps")
+            found[row["defense"], *(card[name] for name in of), card.get("rung", "")] = row
+    rungs = {
+        ("one-step probe", 1, 1, 1, ""): 8, ("one-step probe", 4, 4, 1, "4"): 8,
+        ("probe of several steps", 4, 1, 4, "1x4"): 8, ("training update", 8, 4, 2, ""): 16,
+    }  # fmt: skip
+    assert {key[1:]: row["n"] for key, row in found.items() if not key[0]} == rungs
+    hidden = [row for row in rows if (row["metric"], row["attack"], row["defense"]) == ("attack", EXACT, noise)]
+    assert {row["status"] for row in hidden} == {"not-applicable"}
+    for (defense, *_), row in found.items():
+        assert (row["value"] > 60) == (defense == ""), row
+    for row in rows:
+        assert row["metric"] != "membership-auc" or row["card"]["observation"] == "training update"
+    spent = [row["value"] for row in rows if row["metric"] == "epsilon-with-probes"]
+    assert len(spent) == 2, "one row after all probes, one after the round"
+    exact = [row for row in rows if (row["metric"], row["attack"], row["defense"]) == ("identified", EXACT, "")]
+    probed = [row for row in exact if "probe" in row["card"]["observation"]]
+    identified = {(one["card"]["images"], one["card"]["local_steps"]): (one["value"], one["n"]) for one in probed}
+    assert identified == dict.fromkeys(((1, 1), (4, 1), (4, 4)), (1.0, 8))
+    assert max(one["card"]["chance"] for one in probed) < 0.15
+    pictures = read_lines(tmp_path / "run" / "pictures" / "index.jsonl")
+    of = Counter((x["defense"], x["client"], x["observation"], x.get("rung", ""), x["kind"]) for x in pictures)
+    probes = {"": "one-step probe", "4": "one-step probe", "1x4": "probe of several steps"}
+    for client in (0, 1):
+        for rung, title in probes.items():
+            assert {of[defense, client, title, rung, "original"] for defense in ("", noise)} == {4}
+        shown = {of["", client, "training update", "", kind] for kind in ("original", "protected", "reconstruction")}
+        assert shown == {8}, "and of the round's own few images"
+    assert len({one["file"] for one in pictures}) == len(pictures)
+
+
+def test_a_ladder_shows_as_many_images_on_every_rung_and_other_scenarios_have_none() -> None:
+    assert read_rungs(4, 3) == read_rungs("4", 3) == (Rung(4, 1, 3),)
+    assert read_rungs("1, 4,1x4 , 16", 8) == (Rung(1, 1, 8), Rung(4, 1, 2), Rung(1, 4, 2), Rung(16, 1, 1))
+    experiment = Experiment.of(probe_images="2, 1x4", probe_targets=6)
+    assert experiment.but(seed=1).rungs == (Rung(2, 1, 6), Rung(1, 4, 3))
+    assert type(Experiment.of(probe_images="4").probe_images) is int
+    for scenario in ("split", "outsourced", "inference"):
+        told = f"probe-images is '1, 4'; allowed with scenario = '{scenario}': one whole number"
+        with pytest.raises(ConfigError, match=told):
+            Experiment.of(scenario=scenario, probe_images="1, 4")

@@ -3,22 +3,19 @@
 import json
 import math
 from collections.abc import Iterator
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import simulations
-from defenses.neighbours import ADD_OR_REMOVE, MEANING, REPLACE_ONE
+from defenses.neighbours import ADD_OR_REMOVE, REPLACE_ONE
 from defenses.registry import DEFENSES
 from defenses.smashed.gaussian_mechanism import gaussian_epsilon
 from defenses.spec import parse
-from simulations.console.terminal import Terminal
 from simulations.report.analysis.budget import REFUTED
 from simulations.report.analysis.run import read_run
 from simulations.run.in_process import Audited
-from simulations.runtime.findings import print_findings
 from strategies.federated.shown_epsilon import AUDIT, ShownEpsilon
 from tests.simulations.run.test_in_process import TINY
 
@@ -109,30 +106,20 @@ def test_correct_mechanisms_are_not_refuted_and_bugs_are_by_the_view_that_shows_
     assert shown[REUSED].plain > shown[REUSED].claimed
 
 
-def test_findings_terminal_and_page_have_level_claim_bound_and_gap(audited: Audited) -> None:
+def test_findings_have_level_claim_bound_and_gap(audited: Audited) -> None:
     found, shown = {one["defense"]: one for one in read_run(audited.directory).to_json()}, shown_of(audited)
     assert json.dumps(found)
+    assert audited.report.is_file()
     assert found[""]["epsilon"] is None
     for defense, one in shown.items():
         mine = found[defense]["epsilon"]
         assert (mine["level"], mine["neighbours"]) == (one.level, one.neighbours)
         assert (mine["shown"], mine["shown_gaussian"]) == (one.plain, one.gaussian)
-        assert (mine["gap"], mine["gap_gaussian"]) == pytest.approx(
-            (one.claimed - one.plain, one.claimed - one.gaussian)
-        )
+        assert mine["gap"] == pytest.approx(one.claimed - one.plain)
+        assert mine["gap_gaussian"] == pytest.approx(one.claimed - one.gaussian)
         assert ("The claim is refuted" in mine["audit"]) == one.refuted
         assert any(text.startswith(REFUTED) for text in found[defense]["warnings"]) == one.refuted
         assert one.refuted or f"Gap: {one.gap:.2f} without an assumption" in mine["audit"]
-    out, one = StringIO(), shown[CORRECT]
-    print_findings(Terminal(file=out, width=140, highlight=False), audited.directory)
-    table, page = (" ".join(text.split()) for text in (out.getvalue(), audited.report.read_text(encoding="utf-8")))
-    for text in (table, page):
-        # The bound without an assumption comes first, and the one that assumes Gaussian noise is never shown without saying so.
-        assert f"shown ≥ {one.plain:.2f}" in text
-        assert f"shown ≥ {one.gaussian:.2f}" not in text or one.gaussian == one.plain
-        assert "client-level" in text
-    assert f"≥ {one.plain:.2f}<small>gap {one.gap:.2f}</small>" in page
-    assert "the two cannot be compared, whichever is smaller" in page
 
 
 @pytest.mark.long
@@ -150,18 +137,15 @@ def test_a_private_number_sent_in_the_clear_is_found(tmp_path: Path, broken_defe
 
 
 def test_no_attack_says_anything_of_the_data_of_a_canary_client(tmp_path: Path) -> None:
-    defense, attacked = (
-        "ClientDP(max_norm=1.0, noise_multiplier=4.0)",
-        {"update_attacks": "LossThreshold()", "attack_rounds": "first"},
-    )
-    few = SMALL | attacked | {"num_clients": 4, "dp_canaries": 3, "rounds": 1}
+    defense, attacked = "ClientDP(max_norm=1.0, noise_multiplier=4.0)", {"update_attacks": "LossThreshold()"}
+    few = SMALL | attacked | {"attack_rounds": "first", "num_clients": 4, "dp_canaries": 3, "rounds": 1}
     run = simulations.audit(out=tmp_path / "run", **few, defenses=defense)
     found = {row.defense: row.card.members for row in run.rows if row.metric == "membership-auc"}
     assert 0 < (found[defense] or 0) < (found[""] or 0) / 3
 
 
 @pytest.mark.long
-def test_rows_cards_and_the_page_name_the_neighbours_of_an_epsilon(tmp_path: Path) -> None:
+def test_rows_and_cards_name_the_neighbours_of_an_epsilon(tmp_path: Path) -> None:
     """Some 80 examples a client; with batches of 16 the second pipeline reports 320."""
     replaced = "DPSGD(noise_multiplier=2.0)"
     hidden = "DPSGD(noise_multiplier=2.0, neighbours='add-or-remove', sample_rate=0.05)"
@@ -172,10 +156,6 @@ def test_rows_cards_and_the_page_name_the_neighbours_of_an_epsilon(tmp_path: Pat
         assert {row.neighbours for row in private} == ({neighbours} if neighbours else set())
         assert {row.neighbours for row in rows if row.metric == "test-accuracy"} == {""}
         assert {row.card.more.get("neighbours", "") for row in rows if row.is_attack} == {neighbours}
-    page = " ".join(audited.report.read_text(encoding="utf-8").split())
-    assert all(
-        f"budget: {MEANING[name]}; noise multiplier 2, clipping norm 1" in page for name in (REPLACE_ONE, ADD_OR_REMOVE)
-    )
     # A client that hides its number reports a public one and no times.
     assert {row.defense for row in audited.rows if row.metric == "train-seconds"} == {"", replaced}
     assert not audited.failures

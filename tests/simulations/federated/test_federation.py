@@ -1,6 +1,5 @@
 """The whole federation in this process: real ClientApp, real strategy, real attacks; only the transport is local."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,10 @@ from clients.task.scenarios import read_task
 from clients.wire.records import to_tensors
 from defenses.pipeline import Pipeline
 from simulations.experiment.experiment import Experiment
-from simulations.preflight import too_few_images
 from simulations.report.analysis.failures import failed_attacks
 from simulations.run_folder.run_directory import RunDirectory
 from tests.lines import read_lines
-from tests.simulations.broken_replies import Break, edit, is_asked, metric, on, raising
+from tests.simulations.broken_replies import Break, edit, is_asked, metric, raising
 from tests.simulations.short_runs import rows_of, untimed
 
 FAST = "InvertingGradients(iterations=5); LabelInference()"
@@ -45,8 +43,11 @@ def without_attacks(out: Path, **changes: object) -> Experiment:
 GOLDEN = {"defenses": f"{NOISE}; {PRUNED}"}
 
 
+Golden = tuple[Path, list[dict[str, Any]]]
+
+
 @pytest.fixture(scope="module")
-def golden(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+def golden(tmp_path_factory: pytest.TempPathFactory) -> Golden:
     """The folder and the rows of a run without a defence, with noise and with nothing left of an update."""
     out = tmp_path_factory.mktemp("federated") / "run"
     return out, rows_of(experiment(out, **GOLDEN))
@@ -83,9 +84,7 @@ def test_probes_and_updates_are_attacked_behind_the_defence(golden: tuple[Path, 
 
 
 @pytest.mark.long
-def test_the_same_seed_gives_the_same_rows_and_another_one_others(
-    tmp_path: Path, golden: tuple[Path, list[dict[str, Any]]]
-) -> None:
+def test_the_same_seed_gives_the_same_rows_and_another_one_others(tmp_path: Path, golden: Golden) -> None:
     again, other = (rows_of(experiment(tmp_path / str(seed), seed=seed, **GOLDEN)) for seed in (0, 1))
     assert untimed(again) == untimed(golden[1])
     assert [r["value"] for r in again if r["metric"] == "psnr"] != [r["value"] for r in other if r["metric"] == "psnr"]
@@ -170,7 +169,7 @@ def test_the_final_model_is_attacked_as_the_last_round_left_it(tmp_path: Path) -
 
 
 @pytest.mark.long
-def test_few_images_give_scores_and_no_verdict_and_a_weak_attack_none_either(tmp_path: Path) -> None:
+def test_few_images_give_scores_and_no_verdict(tmp_path: Path) -> None:
     """Two images once gave the verdict that no attack recovered them, beside a reconstruction at 31.5 dB."""
     strong = "DLG(iterations=250, restarts=1)"
     two = experiment(tmp_path / "two", probe_attacks=strong, rounds=1, num_clients=2)
@@ -182,22 +181,6 @@ def test_few_images_give_scores_and_no_verdict_and_a_weak_attack_none_either(tmp
     assert all(1 / 20 < row["card"]["chance"] < 1 / 3 for row in found)
     page = " ".join((tmp_path / "two" / "report.html").read_text(encoding="utf-8").split())
     assert "2 of 2 †" in page
-    weak = "InvertingGradients(iterations=1)"
-    rows = rows_of(experiment(tmp_path / "18", probe_attacks=f"{weak}; {strong}", rounds=1, probe_targets=6))
-    status = {(row["attack"], row["defense"]): row["status"] for row in rows if row["metric"] == "psnr"}
-    for defense in ("", NOISE):
-        assert (status[weak, defense], status[strong, defense]) == ("not-validated", "ok")
-
-
-def test_a_verdict_needs_sixteen_images() -> None:
-    settings = Experiment.of(rounds=1)
-    for (targets, clients), told in {
-        (1, 1): "has 1 image (1 clients, ", (1, 2): "has 2 images (2 clients, ", (15, 1): "has 15 images", (16, 1): "", (8, 2): "",
-    }.items():  # fmt: skip
-        said = too_few_images(settings.but(probe_targets=targets, probe_images=1), clients)
-        assert (told in said) if told else not said, (targets, clients, said)
-    unattacked = ({"attack_rounds": ""}, {"probe_attacks": "", "update_attacks": ""})
-    assert not any(too_few_images(settings.but(probe_targets=1, **changes), 2) for changes in unattacked)
 
 
 def test_a_failed_test_of_membership_is_no_privacy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,10 +215,7 @@ BROKEN: list[tuple[Break, str]] = [
     (raising, "disk full"),
     (lambda reply: None, "no reply"),
     (edit("arrays", lambda arrays: next(iter(arrays.values())).fill(np.nan)), "NaN"),
-    (
-        edit("arrays", lambda arrays: arrays.update({name: array[:1] for name, array in arrays.items()})),
-        "expected float32(",
-    ),
+    (edit("arrays", lambda arrays: arrays.update({n: v[:1] for n, v in arrays.items()})), "expected float32("),
     (edit("arrays", lambda arrays: arrays.popitem()), "names differ"),
     (edit("arrays", lambda arrays: arrays.update({n: v.astype(np.float64) for n, v in arrays.items()})), "float64"),
     (metric("num-examples", -5), "num-examples is -5"),
@@ -244,7 +224,6 @@ BROKEN: list[tuple[Break, str]] = [
 
 
 def test_each_bad_client_costs_its_own_update_and_a_row(tmp_path: Path) -> None:
-    """All clients but the first train wrongly in one way each."""
 
     def tamper(partition: int, request: Message, reply: Message) -> Message | None:
         wrong = partition and is_asked(request, "train")
@@ -260,7 +239,6 @@ def test_each_bad_client_costs_its_own_update_and_a_row(tmp_path: Path) -> None:
 
 
 def test_a_client_that_does_not_evaluate_costs_its_share_of_the_test_images_and_a_row(tmp_path: Path) -> None:
-    """Also where all replies of training must be usable; one reply is lost, and one client fails."""
 
     def tamper(partition: int, request: Message, reply: Message) -> Message | None:
         broken: Break = (lambda reply: None, raising, lambda reply: reply)[partition]
@@ -271,11 +249,3 @@ def test_a_client_that_does_not_evaluate_costs_its_share_of_the_test_images_and_
     reasons = ("no reply within 300 s", "RuntimeError: disk full")
     assert failed == [(at, client, f"evaluate: {reason}") for at in (0, 1) for client, reason in enumerate(reasons)]
     assert {row["n"] for row in rows if row["metric"] == "test-accuracy"} == {13}  # of 40
-
-
-def test_too_few_usable_replies_stop_the_run_and_keep_its_rows(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match=r"2 of 3 train replies are usable.*disk full"):
-        rows_of(without_attacks(tmp_path / "run", min_usable=1.0), on("train", raising))
-    assert any(row["status"] == "failed" for row in read_lines(tmp_path / "run" / "rows.jsonl"))
-    about = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert "min-usable" in about["progress"]["failed"]

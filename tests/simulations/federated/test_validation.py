@@ -39,11 +39,8 @@ def clients(dataset: str, seed: int) -> tuple[LocalClient, ...]:
 
 def rows_of(guess: GuessName, scores: Scores) -> list[Row]:
     """As the server writes them."""
-    columns = score_rows(scores, CARD)
-    return [
-        Row.from_json({"attack": guess.name, "role": guess.role, **one, "card": one["card"].to_json()})
-        for one in columns
-    ]
+    columns = [{**one, "card": one["card"].to_json()} for one in score_rows(scores, CARD)]
+    return [Row.from_json({"attack": guess.name, "role": guess.role, **one}) for one in columns]
 
 
 @cache

@@ -5,14 +5,12 @@ from typing import Any
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from clients.data.card import DataCard
 from clients.data.images import MissingDataError
 from clients.process.machine import cgroup_limits, memory_of_machine
 from clients.training.step_cost import measure_step
 from simulations import preflight as memory
-from simulations.cli import app
 from simulations.console.command_line import read_toml
 from simulations.experiment.experiment import Experiment
 from simulations.preflight import check_fits, check_outline, measured_peak, required_bytes, too_few_images
@@ -20,6 +18,7 @@ from simulations.run.command import summary
 from simulations.settings.errors import ConfigError
 from strategies.federated.observations import PROBE
 from tests.bounded import bounded
+from tests.simulations.commands import fedveil
 
 CONFIGS = Path(__file__).resolve().parents[3] / "simulations" / "configs"
 
@@ -88,16 +87,15 @@ def test_defences_without_effect_and_rounds_of_few_images_are_warned_of() -> Non
 def test_a_run_that_cannot_fit_is_refused_with_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = ["run", "--preset", "quick", "--dry-run"]
     for more in ([], ["--in-process"]):
-        assert CliRunner().invoke(app, [*settings, *more]).exit_code == 0
+        assert fedveil(*settings, *more)[0] == 0
     # In one process: the command, its attacks' two workers, 480 MiB each. Else Flower's and Ray's own processes, too.
     for size, more, fits in (
         (2**30, ["--in-process"], False), (2 * 2**30, ["--in-process"], True), (2 * 2**30, [], False),
     ):  # fmt: skip
         monkeypatch.setattr(memory, "memory_of_machine", lambda size=size: size)
-        done = CliRunner().invoke(app, [*settings, *more])
-        assert done.exit_code == (0 if fits else 2)
-        told = f"this machine has {size / 2**30:.1f} GiB in all. Lower batch-size, image-size"
-        assert (told in " ".join(done.output.split())) is not fits
+        refusal = f"this machine has {size / 2**30:.1f} GiB in all. Lower batch-size, image-size"
+        code, told = fedveil(*settings, *more)
+        assert (code, refusal in told) == ((0, False) if fits else (2, True))
 
 
 def test_memory_grows_with_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:

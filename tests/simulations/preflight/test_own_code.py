@@ -1,15 +1,16 @@
-"""Own models and own data on the command line: the command refuses bad code in one error, before any work."""
+"""Own models and own data on the command line: a run audits them, and bad code is refused in one error before any work."""
 
+import json
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
-from typer.testing import CliRunner
 
-from simulations.cli import app
 from simulations.run.requested import requested
+from tests.lines import read_lines
+from tests.simulations.commands import fedveil, refused
 
 CODE = """
 import random
@@ -111,16 +112,35 @@ def test_commands_name_setting_code_and_reason_and_write_nothing(file: Path, tmp
             set_words = [word for key, value in (SMALL | command).items() for word in ("-s", f"{key}={value}")]
             words = ["run", "--dry-run", "--out", "{dir}/out", *set_words]
         given = [word.replace("{file}", str(file)).replace("{dir}", str(tmp_path)) for word in words]
-        result = CliRunner().invoke(app, given)
-        said = " ".join(result.output.split())
-        assert result.exit_code == 2, (given, said)
+        said = refused(*given)
         assert error.replace("{file}", str(file)).replace("{dir}", str(tmp_path)) in said
-        assert "\x1b" not in result.output
+        assert "\x1b" not in said
         assert not [name for name in ("out", "s") if (tmp_path / name).exists()]
 
 
 def test_files_of_settings_become_absolute(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server's process has another working directory."""
     monkeypatch.chdir(tmp_path)
     split = {"scenario": "split", "dataset": "mnist-5k", "attack-workers": 0, "auxiliary-data": "mine.py:data"}
     assert requested(None, split, tmp_path / "out").auxiliary_data == f"{file}:data"
+
+
+@pytest.mark.long
+def test_a_model_and_data_that_fedveil_has_never_seen_are_audited(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, as_its_own_process: None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    out, attacks = tmp_path / "run", "InvertingGradients(iterations=40, restarts=2); LabelInference()"
+    own = {"model": "mine.py:Plain", "dataset": "mine.py:data", "probe-attacks": attacks}
+    words = [word for key, value in (SMALL | own).items() for word in ("-s", f"{key}={value}")]
+    code, told = fedveil("run", "--in-process", "--out", out, *words)
+    assert code == 0, told
+    config = json.loads((out / "config.json").read_text())["config"]
+    assert (config["model"], config["dataset"]) == (f"{file}:Plain", f"{file}:data")
+    rows = list(read_lines(out / "rows.jsonl"))
+    psnr = [row for row in rows if row["metric"] == "psnr" and row["attack"].startswith("InvertingGradients")]
+    assert [(row["n"], row["status"]) for row in psnr] == [(8, "under-powered")] * 2, "original and transformed"
+    labels = [row for row in rows if row["metric"] == "label-accuracy" and row["attack"] == "LabelInference()"]
+    assert [row["value"] for row in labels] == [1.0]
+    assert (out / "report.html").is_file()
+    file.write_text(CODE + "\n# changed")
+    assert "is not what it was when the run began" in refused("run", "--in-process", "--resume", out)

@@ -16,7 +16,7 @@ from strategies.external_app.trainings import ASSUMED
 from strategies.federated.aggregates import WITHHELD
 from strategies.federated.observations import ACTIVE, AGGREGATE
 from tests.simulations.compare.test_compare import a_run
-from tests.simulations.report.analysis.test_canaries import audited_rows
+from tests.simulations.report.analysis.test_budget import audited_rows
 from tests.simulations.report.analysis.test_windows import counted
 from tests.simulations.report.page import test_inference, test_outsourced, test_split
 from tests.simulations.report.report_run import (

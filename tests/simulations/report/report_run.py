@@ -1,13 +1,14 @@
 """A small run directory for the report's tests: rows as a server writes them, pictures, and a configuration."""
 
 import json
-import struct
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
+from io import BytesIO
 from pathlib import Path
 from typing import Any
+
+from PIL import Image
 
 from attacks.metrics.names import Role
 from simulations.report import Row, validate, write_report
@@ -172,14 +173,9 @@ CONFIG: dict[str, Any] = {
 
 
 def png(grey: int) -> bytes:
-    """A 1 x 1 grey PNG, written chunk by chunk after the specification (RFC 2083)."""
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    header = struct.pack(">IIBBBBB", 1, 1, 8, 0, 0, 0, 0)
-    body = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes([0, grey]))) + chunk(b"IEND", b"")
-    return b"\x89PNG\r\n\x1a\n" + body
+    """A grey picture of one pixel."""
+    Image.new("L", (1, 1), grey).save(file := BytesIO(), "PNG")
+    return file.getvalue()
 
 
 def write_run(

@@ -4,13 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from simulations.cli import app
 from simulations.run.command import RunRequest
 from simulations.run.requested import requested
 from simulations.run_folder.run_config import command_of
 from simulations.settings.presets import presets
+from tests.simulations.commands import fedveil, refused
 
 
 def test_the_command_gives_the_settings_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,8 +31,7 @@ def test_the_command_gives_the_settings_of_the_run(tmp_path: Path, monkeypatch: 
         folder.mkdir()
         (folder / "config.json").write_text(json.dumps(config))
         command = command_of(folder, config, "0..4", "five", *([f"probe-targets={targets}"] if targets else []))
-        result = CliRunner().invoke(app, shlex.split(command)[1:])
-        assert result.exit_code == 0, result.output
+        assert fedveil(*shlex.split(command)[1:])[0] == 0
         one = taken.pop()
         assert (one.seeds, one.in_process) == ([0, 1, 2, 3, 4], bool(targets))
         again = requested(one.config, one.settings, one.out, one.resume, one.clients, one.size)
@@ -48,5 +46,4 @@ def test_a_damaged_configuration_is_refused(tmp_path: Path) -> None:
         ('{"config": 3}', "no settings under config"), ('{"config": {"rounds": {}}}', "rounds"),
     ):  # fmt: skip
         file.write_text(text)
-        result = CliRunner().invoke(app, ["run", str(file), "--out", str(tmp_path / "new")])
-        assert (result.exit_code, why in " ".join(result.output.split())) == (2, True), result.output
+        assert why in refused("run", file, "--out", tmp_path / "new")

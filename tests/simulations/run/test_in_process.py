@@ -9,14 +9,17 @@ from typing import Any
 
 import pytest
 import torch
-from typer.testing import CliRunner
+from flwr.app import Context, Message, RecordDict
 
 import simulations
-from simulations.cli import app
+from simulations import server_app
 from simulations.experiment.experiment import Experiment
 from simulations.run_folder.run_directory import RunDirectory
+from simulations.runtime.local_grid import FIRST_NODE, LocalGrid
+from simulations.server_app import SHARE, Throttle
 from simulations.settings.errors import ConfigError
 from tests.lines import read_lines
+from tests.simulations.commands import fedveil
 from tests.simulations.runtime.runtimes import BINARIES, PATIENCE, config, pairs
 from tests.simulations.short_runs import untimed
 from tests.simulations.split.test_run import split_experiment
@@ -76,8 +79,8 @@ def test_a_resumed_run_goes_on_in_the_way_in_which_it_began(tmp_path: Path, monk
         run = RunDirectory.open(out, Experiment.of(output_dir=str(out), **TINY), in_process=in_process)
         run.write_progress({})
         run.close()
-        result = CliRunner().invoke(app, ["run", "--resume", str(out)])
-        assert (result.exit_code, ways.pop()) == (1, "run_in_process" if in_process else "run_locally"), result.output
+        code, told = fedveil("run", "--resume", out)
+        assert (code, ways.pop()) == (1, "run_in_process" if in_process else "run_locally"), told
     assert not ways
 
 
@@ -119,6 +122,14 @@ def test_temporary_files_of_an_audit_have_their_own_folder(tmp_path: Path, monke
     assert (os.environ.get("TMPDIR"), tempfile.gettempdir()) == before
 
 
+def test_a_client_app_that_raises_answers_with_an_error() -> None:
+    def broken(message: Message, context: Context) -> Message:
+        raise OSError("disk full")
+
+    reply = LocalGrid(1, app=broken).answer(Message(RecordDict(), FIRST_NODE, "train"))
+    assert reply.error.reason == "OSError: disk full"
+
+
 def test_arguments_of_another_kind_are_refused_by_name(tmp_path: Path) -> None:
     counts = [
         ({name: value}, f"{name} is {value!r}; allowed: a whole number of at least 1")
@@ -139,3 +150,26 @@ def test_arguments_of_another_kind_are_refused_by_name(tmp_path: Path) -> None:
         (tmp_path / "config.json").write_text(json.dumps({"config": {"scenario": scenario}}))
         with pytest.raises(ConfigError, match=f"--resume: {tmp_path} holds {what}, which is begun anew"):
             simulations.audit(resume=tmp_path)
+
+
+def test_reports_of_a_running_run_take_a_small_share_of_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, cost, written = 0.0, 0.5, list[float]()
+
+    def write(directory: Path) -> Path:
+        nonlocal now
+        written.append(now)
+        now += cost
+        return directory
+
+    monkeypatch.setattr(server_app, "write_report", write)
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    throttle = Throttle()
+    for _ in range(1000):
+        now += 1.0
+        throttle(Path())
+    assert written[0] == 1.0  # after the first round there is one
+    assert 0.8 * SHARE < cost * len(written) / now <= SHARE
+    throttle, cost, before = Throttle(), 0.0, len(written)
+    for _ in range(3):
+        throttle(Path())
+    assert len(written) == before + 3, "a report that costs nothing is written after every round"

@@ -5,9 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from typer.testing import CliRunner
 
-from simulations.cli import app
 from simulations.console.command_line import parse_seeds
 from simulations.console.terminal import Terminal
 from simulations.experiment.experiment import Experiment
@@ -15,6 +13,7 @@ from simulations.run.seeds import EXIT_STOPPED, finish_seeds, of_seeds, one_by_o
 from simulations.runtime.progress import read_progress
 from simulations.settings.errors import ConfigError
 from tests.lines import read_lines
+from tests.simulations.commands import fedveil, refused
 from tests.simulations.federated.test_federation import untimed
 from tests.simulations.runtime.runtimes import BINARIES, PATIENCE, leftovers, marked, pairs, wait_until
 
@@ -48,9 +47,7 @@ CONTRADICTIONS = [
 
 def test_the_command_refuses_what_contradicts_itself(tmp_path: Path) -> None:
     for options, message in CONTRADICTIONS:
-        result = CliRunner().invoke(app, ["run", *(word.format(tmp_path / "out") for word in options.split()), *PAIRS])
-        assert result.exit_code == 2, options
-        assert message in " ".join(result.output.split()), options
+        assert message in refused("run", *(word.format(tmp_path / "out") for word in options.split()), *PAIRS), options
         assert not (tmp_path / "out").exists()
 
 
@@ -70,27 +67,20 @@ def test_runs_side_by_side_give_the_rows_of_runs_one_after_the_other(tmp_path: P
         broken = tmp_path / name / "seed-7"
         broken.mkdir(parents=True)
         (broken / "rows.jsonl").mkdir()
-    results = {
-        name: CliRunner().invoke(app, ["run", "--in-process", "--seeds", "0,7,1", "--jobs", jobs, "--out", str(tmp_path / name),
-                                       *PAIRS])
-        for name, jobs in (("alone", "1"), ("beside", "2"))
-    }  # fmt: skip
-    for name, result in results.items():
-        assert result.exit_code == 1, result.output
-        assert "seed 7; 2 of 3 seeds are finished" in " ".join(result.output.split())
+    several = ("run", "--in-process", "--seeds", "0,7,1", *PAIRS, "--out")
+    results = {name: fedveil(*several, tmp_path / name, "--jobs", at) for at, name in enumerate(("alone", "beside"), 1)}
+    for name, (code, told) in results.items():
+        assert (code, "seed 7; 2 of 3 seeds are finished" in told) == (1, True), told
         assert not (tmp_path / name / "comparison.html").exists()
     for seed in (0, 1):
         alone, beside = (untimed(read_lines(tmp_path / name / f"seed-{seed}" / "rows.jsonl")) for name in results)
         assert alone == beside != []
         assert all(row["seed"] == seed for row in alone)
-    assert all(f"seed {seed} | finished in " in results["beside"].output for seed in (0, 1))
+    assert all(f"seed {seed} | finished in " in results["beside"][1] for seed in (0, 1))
     # Once what was broken is mended, the same command goes on with it alone.
     (tmp_path / "beside" / "seed-7" / "rows.jsonl").rmdir()
-    again = CliRunner().invoke(
-        app, ["run", "--in-process", "--seeds", "0,7,1", "--out", str(tmp_path / "beside"), *PAIRS]
-    )
-    assert again.exit_code == 0, again.output
-    assert "seed 0" not in again.output
+    code, told = fedveil(*several, tmp_path / "beside")
+    assert (code, "seed 0" in told) == (0, False), told
     assert (tmp_path / "beside" / "comparison.html").is_file()
 
 
@@ -108,9 +98,8 @@ def test_no_run_outlives_the_command(tmp_path: Path, number: signal.Signals) -> 
     wait_until(lambda: all(read_progress(tmp_path / "out" / f"seed-{seed}").get("round", 0) > 1 for seed in (0, 1)))
     assert len(leftovers(tmp_path)) >= 3
     command.send_signal(number)
-    assert (
-        command.wait(PATIENCE) == {signal.SIGINT: 130, signal.SIGTERM: 128 + signal.SIGTERM, signal.SIGKILL: -9}[number]
-    )
+    codes = {signal.SIGINT: 130, signal.SIGTERM: 128 + signal.SIGTERM, signal.SIGKILL: -9}
+    assert command.wait(PATIENCE) == codes[number]
     wait_until(lambda: not leftovers(tmp_path), "processes were left over")
     assert not (tmp_path / "out" / "seed-2").exists()
     assert command.stdout is not None

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from simulations.experiment.experiment import Experiment
-from simulations.runtime.launch import ENDING, LocalRuntime, Resources, free_port
+from simulations.runtime.launch import LocalRuntime, Resources, free_port
 from simulations.runtime.local_run import STARTS, engine_failure
 
 BINARIES = Path(sys.executable).parent
@@ -42,15 +42,6 @@ def pairs(values: dict[str, Any]) -> list[str]:
 def overrides(values: Mapping[str, Any]) -> str:
     """Settings as ``flwr run --run-config`` takes them."""
     return " ".join(f"{key}={json.dumps(value)}" for key, value in values.items())
-
-
-@pytest.fixture
-def command_signals() -> Iterator[None]:
-    """A command changes how its process takes signals, which is here that of all tests."""
-    before = {number: signal.getsignal(number) for number in ENDING}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 @pytest.fixture

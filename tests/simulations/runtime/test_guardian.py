@@ -64,7 +64,6 @@ with scratch_folder() as again:
 
 
 def test_temporary_files_go_with_the_process(tmp_path: Path) -> None:
-    """In an environment of its own, so that nothing of it stays in this process."""
     env = {**marked(tmp_path), "TMPDIR": str(tmp_path)}
     for killed in (True, False):
         command = [sys.executable, "-c", SCRATCH, "600" if killed else "0"]

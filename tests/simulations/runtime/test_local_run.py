@@ -12,11 +12,9 @@ from simulations.runtime.launch import Resources
 from simulations.runtime.local_run import STARTS, _ended, box_text, engine_failure, run_locally
 from simulations.runtime.progress import has_worked
 from tests.simulations.report.report_run import write_run
-from tests.simulations.runtime.runtimes import binaries, command_signals
+from tests.simulations.runtime.runtimes import binaries
 
-__all__ = ["command_signals"]  # a fixture
-
-pytestmark = pytest.mark.usefixtures("command_signals")
+pytestmark = pytest.mark.usefixtures("as_its_own_process")
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +27,6 @@ def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_superlink_that_does_not_start_is_started_again_and_the_reason_is_flowers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Flower's own command, beside a SuperLink that ends at once."""
     starts, log = tmp_path / "starts", "$FLWR_HOME/local-superlink"
     no_space = "OSError: [Errno 28] No space left on device"
     script = f'echo "$@" >> "{starts}"\nmkdir -p "{log}"\necho "{no_space}" > "{log}/superlink.log"\nexit 9'

@@ -16,9 +16,6 @@ from simulations.run_folder.run_directory import RunDirectory
 from simulations.runtime.launch import Resources
 from simulations.runtime.progress import STEPS, STEPS_IN_PROCESS, follow, read_progress, step_of
 from tests.simulations.run.test_in_process import TINY
-from tests.simulations.runtime.runtimes import command_signals
-
-__all__ = ["command_signals"]  # a fixture
 
 ROUND = {"pipeline": 1, "of": 2, "round": 0, "rounds": 2, "step": 1, "steps": 8, "attacks": 0, "attacks_done": 0}
 """After round 0 of two, behind which the trained model is observed."""
@@ -84,7 +81,7 @@ def test_the_log_says_what_a_start_waits_for_and_nothing_of_earlier_runs(tmp_pat
     assert shown(console, tmp_path, clock, [(1, ROUND)], "Successfully started run 1\n") == f"{steps[1]}\n"
 
 
-@pytest.mark.usefixtures("command_signals")
+@pytest.mark.usefixtures("as_its_own_process")
 def test_a_run_counts_its_attacks_and_and_its_steps(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

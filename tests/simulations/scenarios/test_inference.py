@@ -11,15 +11,13 @@ from attacks.local_model import shared_tensors
 from clients.data.card import DataCard
 from clients.models.classifiers import build_model
 from defenses.spec import parse
-from simulations.experiment.experiment import Experiment
 from simulations.experiment.scenario import KnownClients
-from simulations.server_app import run_experiment
 from simulations.settings.errors import ConfigError
-from tests.local_grid import LocalGrid
 from tests.simulations.inference.test_run import inference_experiment
+from tests.simulations.short_runs import Cases, assert_refused
 
 TRAINS = "protects what a client trains, and with scenario = 'inference' clients train nothing"
-BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
+BAD: Cases = [
     # Models and cuts.
     ({"cuts": "conv3"}, ("cuts is 'conv3'; allowed with model = 'vgg_small': conv2, conv4, conv6",)),
     ({"weights": "model.pt", "rounds": 1}, ("weights is 'model.pt'; expected 'efficientnet-lite0', or an absolute path",)),
@@ -53,25 +51,15 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     # Attacks on something else.
     ({"query-attacks": "AttributeInference()"}, ("does not attack queries but attributes of queries (see attribute-attacks)",)),
     (
-        {"dataset": "photo-face", "attribute-attacks": "QueryInversion()"},
-        ("does not attack attributes of queries but queries (see query-attacks)",),
-    ),
-    (
         {"dataset": "photo-face", "query-attacks": "", "attack-rounds": "first"},
         ("attack-rounds is 'first'", "set attribute-attacks = ''"),
     ),
     ({"query-attacks": "DLG()"}, ("query-attacks: DLG() does not attack queries but one-step probes", "QueryInversion")),
-    # What belongs to others.
 ]  # fmt: skip
 
 
 def test_what_cannot_work_is_refused_by_name(tmp_path: Path) -> None:
-    for at, (changes, said) in enumerate(BAD):
-        grid, good = LocalGrid(2), inference_experiment(tmp_path / str(at)).to_mapping()
-        with pytest.raises(ConfigError) as caught:
-            run_experiment(grid, Experiment.from_mapping({**good, **changes}))
-        assert all(part in str(caught.value) for part in said), (changes, str(caught.value))
-        assert {kind for kind, _ in grid.sent} <= {"query.partition", "query.setup"}, changes
+    assert_refused(inference_experiment, BAD, tmp_path)
 
 
 GREY = DataCard(10, (1, 28, 28), (0.5,), (0.5,))
@@ -132,13 +120,3 @@ def test_only_a_model_that_can_answer_has_one_round(tmp_path: Path) -> None:
         settings.check_data(parse(""), GREY)
     for changes, classes in (({"rounds": 1}, 10), ({}, 4), ({"rounds": 1}, 4)):
         settings.but(**changes).check_data(parse(""), replace(GREY, num_classes=classes))
-
-
-def test_queries_take_as_many_messages_as_their_setting_says(tmp_path: Path) -> None:
-    for batches, messages in ((2, 2), (9, 1)):  # of three batches
-        settings = inference_experiment(
-            tmp_path / str(batches), batches_per_message=batches, attack_rounds="", rounds=1
-        )
-        grid = LocalGrid(2)
-        run_experiment(grid, settings)
-        assert len([kind for kind, _ in grid.sent if kind in ("query.features", "evaluate")]) == 2 * (messages + 1)

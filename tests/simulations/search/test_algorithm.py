@@ -48,7 +48,6 @@ def test_it_chooses_the_most_private_that_pass_and_share_no_transform(whole: Who
 
 
 def test_scores_and_the_semi_trained_model_are_those_of_the_seed(whole: Whole) -> None:
-    """In whatever order policies are scored; another seed's model is another."""
     _, search = whole
     kept, _ = load_tensors(search.path / "model.safetensors")
     scorer, policy = Scorer(SMALL, kept), list(search.scored)[5]

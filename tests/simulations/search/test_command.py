@@ -40,12 +40,10 @@ def tiny(out: Path, *settings: str) -> tuple[int, str]:
 
 
 BAD = [
-    ("candidate=3", "setting 'candidate'"), ("objective=measured", "unknown setting 'objective'"),
-    ("privacy-score=paper", "unknown setting 'privacy-score'"),
+    ("candidate=3", "setting 'candidate'"),
     ("candidates=0", "candidates is 0; allowed: at least 1, at most 127550"),
     ("accuracy-threshold=-0.5", "accuracy-threshold is '-0.5'; allowed: 'auto' and numbers from -10 to -1"),
     ("accuracy-threshold=-85", "the paper's -85 is a sum over 63 images"),
-    ("accuracy-threshold=low", "accuracy-threshold is 'low'; allowed: 'auto' and numbers from -10 to -1"),
     ("dataset=census", "dataset is 'census', whose examples are rows of a table; allowed: data sets of images"),
     ("dataset=celeba:all", "whose examples have several labels each; allowed: data sets with one class for an image"),
     ("dataset=cifar10", "set data-dir to the directory that holds it\n"), ("model=resnet", "model"),
@@ -82,10 +80,7 @@ def test_folders_that_cannot_be_used_are_named(tmp_path: Path) -> None:
         (["--resume", str(tmp_path), "--out", str(tmp_path)], "leave out CONFIG, --out and every"),
         ([str(tmp_path / "none.toml")], "cannot read"),
         (["--resume", str(tmp_path / "begun")], f"cifar10: data-dir {tmp_path / 'gone'} is not a directory"),
-        (
-            ["--resume", str(tmp_path / "other")],
-            "the pictures of dataset 'photos' are not those that this search began",
-        ),
+        (["--resume", str(tmp_path / "other")], "the pictures of dataset 'photos' are not those that this search"),
     ):
         code, told = search(*words)
         assert (code, why in told) == (2, True), told
@@ -95,13 +90,9 @@ def test_a_dry_run_says_what_would_be_scored_or_what_is_wrong_and_writes_nothing
     out = tmp_path / "out"
     code, told = search("--dry-run", "-s", "candidates=7", "-s", "model='lenet'", "--out", str(out))
     assert (code, "7 policies" in told, "photos, lenet" in told, out.exists()) == (0, True, True, False), told
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "notes.txt").write_text("mine")
     for words, why in (
-        (["-s", "images=100000"], "images is 100000"),
-        (["--out", str(tmp_path / "full")], "full is not empty: it holds 'notes.txt'; name another folder"),
-        (["--resume", str(tmp_path / "full")], "leave out --resume"),
-    ):
+        (["-s", "images=100000"], "images is 100000"), (["--resume", str(tmp_path)], "leave out --resume"),
+    ):  # fmt: skip
         code, told = search("--dry-run", *words)
         assert (code, why in told) == (2, True), told
 
@@ -137,8 +128,6 @@ def test_a_search_goes_on_with_other_workers_and_with_nothing_else(tmp_path: Pat
     resume, before = ("--resume", str(out), "-s"), lines_of(out)
     for setting, why in (
         ("candidates=4", "leave out CONFIG, --out and every -s but workers"),
-        ("images=3", "leave out CONFIG, --out and every -s but workers"),
-        ("worker=4", "leave out CONFIG, --out and every -s but workers"),
         ("workers=-1", "workers is -1; allowed: at least 0"),
     ):
         code, told = search(*resume, setting)

@@ -13,12 +13,10 @@ from simulations.search.scores import ExampleGradients
 from simulations.settings.errors import ConfigError
 
 
-def images_and_targets(
-    count: int, shape: tuple[int, int, int] = (3, 32, 32), classes: int = 5
-) -> tuple[Tensor, Tensor]:
+def images_and_targets(count: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(3)
-    labels = torch.randint(classes, (count,), generator=generator)
-    return torch.randn(count, *shape, generator=generator), F.one_hot(labels, classes).float()
+    labels = torch.randint(5, (count,), generator=generator)
+    return torch.randn(count, 3, 32, 32, generator=generator), F.one_hot(labels, 5).float()
 
 
 def by_loop(model: nn.Module, images: Tensor, targets: Tensor) -> list[list[Tensor]]:
@@ -76,7 +74,6 @@ def trained(model: nn.Module) -> nn.Module:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_gradients_and_their_similarities_are_those_of_a_loop_over_examples(name: str) -> None:
-    """With the first points of the paths given as gradients, and without."""
     model = MODELS[name]().double()
     ExampleGradients(model.float()).verify((3, 32, 32), 5)
     engine = ExampleGradients(model.double())

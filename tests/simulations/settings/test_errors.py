@@ -2,9 +2,8 @@
 
 import pytest
 
-from clients.wire.schema import fields_of
 from simulations.settings.common import read
-from simulations.settings.errors import NEAREST, ConfigError, nearest, require_known
+from simulations.settings.errors import NEAREST, ConfigError, require_known
 from simulations.settings.scenarios import SETTINGS
 
 
@@ -24,8 +23,3 @@ def test_few_names_are_all_shown_and_of_many_the_nearest() -> None:
     for count, shown in ((2 * NEAREST, "known: "), (2 * NEAREST + 1, "`fedveil list settings` shows all")):
         with pytest.raises(ConfigError, match=shown):
             require_known("thing", "zz", [f"name{at}" for at in range(count)], listed="settings")
-    near = nearest("batch", fields_of(*SETTINGS.values()))
-    assert 1 < len(near) <= NEAREST
-    assert "batch-size" in near
-    assert nearest("l", ["learning", "rate"]) == [], "one letter is no abbreviation"
-    require_known("thing", "aa", ["bb", "aa"])

@@ -121,22 +121,3 @@ def test_a_node_takes_what_the_settings_allow() -> None:
                 assert limit.allows(limit.most) != limit.below
     default = Experiment.of(num_clients=4).plan()
     assert type(default).of(default.__dict__ | {"card": None}) == default
-
-
-def test_a_scenario_alone_can_be_run_and_what_is_set_stays() -> None:
-    cases: list[dict[str, Any]] = [
-        {"scenario": "inference"}, {"scenario": "split"}, {"scenario": "outsourced"},
-        {"scenario": "split", "dataset": "census"}, {"scenario": "split", "dataset": "criteo:all"},
-    ]  # fmt: skip
-    for values in cases:
-        experiment = Experiment.of(**values)
-        assert len(experiment.pipelines) > 1, values
-        assert all(experiment.attacks[kind] for kind in experiment.kinds[:1]), values
-        # Written out, as a run is started and taken up again, it is the same.
-        assert Experiment.from_mapping(experiment.to_mapping()) == experiment
-        assert Experiment.of(**values, defenses="").defenses == ""
-    assert (Experiment.of().model, Experiment.of().local_steps, Experiment.of(local_epochs=6).local_steps) == (
-        "mlp",
-        4,
-        0,
-    )

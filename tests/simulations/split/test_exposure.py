@@ -126,15 +126,11 @@ def test_the_rounds_whose_transmissions_belong_to_the_attacked_client_half(tmp_p
         assert most_transmissions(task, 48) == max(1, passes * (expected[1] - expected[0] + 1)), (at, changes)
 
 
-# Budgets -----------------------------------------------------------------------------------------------------------------
-
-
 def budget(rows: list[dict[str, Any]], metric: str) -> dict[int, float]:
     return {row["round"]: row["value"] for row in rows if row["metric"] == metric and row["defense"] == repr(PRIVATE)}
 
 
 def test_epsilon_counts_what_was_sent_of_the_image_that_was_sent_most(tmp_path: Path) -> None:
-    """Three rounds of one step of two, counted on the wire."""
     wire, rounds = Wire(), range(1, 4)
     settings = split_experiment(
         tmp_path / "run", rounds=3, local_steps=1, defenses=repr(PRIVATE), smashed_attacks="", train_limit=80, test_limit=8

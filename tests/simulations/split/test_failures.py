@@ -1,7 +1,6 @@
 """Clients of a split federation that fail: what it costs, what is said, and that the run goes on."""
 
 import json
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from attacks.guesses import Labels
 from attacks.smashed.base import SmashedAttack, SmashedData
 from attacks.spec import ATTACKS
 from clients.flower_private import error_code
-from clients.split.batches import SplitBatches
 from clients.wire.records import tensors_of
 from simulations.server_app import run_experiment
 from strategies.exchange.guard import TooFewReplies
@@ -95,36 +93,6 @@ def test_when_all_clients_fail_the_run_stops_and_says_why(tmp_path: Path) -> Non
     settings = split_experiment(tmp_path / "run", min_usable=0.9, test_limit=4)
     with pytest.raises(TooFewReplies, match=r"1 of 2 train\.step replies are usable, min-usable = 0\.9"):
         rows_of(settings, on("train.step", raising, first=0))
-
-
-class Hurried(LocalGrid):
-    """Client 1 gets half a second for its second step, and all the time it needs for everything else."""
-
-    def answer(self, message: Message) -> Message | None:
-        if message.metadata.dst_node_id == 101 and is_asked(message, "train.step", first=1):
-            config: Any = message.content["config"]
-            config["timeout"] = 0.5
-        return super().answer(message)
-
-
-def test_a_client_that_hangs_is_stopped_by_its_watchdog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = SplitBatches.smash
-
-    def hang(self: SplitBatches, edge: Any, number: int) -> Any:
-        if self.data.partition == 1 and number == 1:
-            time.sleep(600)
-        return honest(self, edge, number)
-
-    monkeypatch.setattr(SplitBatches, "smash", hang)
-    run_experiment(Hurried(2), split_experiment(tmp_path / "run", batches_per_message=1, rounds=1, test_limit=4))
-    rows = read_lines(tmp_path / "run" / "rows.jsonl")
-    (failed,) = [row for row in rows if row["status"] == "failed"]
-    assert failed["client"] == 1
-    assert "client ran longer than client-timeout = 0.5 s" in failed["message"]
-    assert [(row["value"], row["n"]) for row in rows if row["metric"] == "batches-lost"] == [(1, 6)]
-
-
-# A trained client half ---------------------------------------------------------------------------------------------------
 
 
 class Deaf(LocalGrid):
@@ -214,9 +182,6 @@ def test_an_update_that_cannot_be_used_is_not_averaged(tmp_path: Path) -> None:
     )
     failed = [(row["client"], row["message"].partition(": ")[0]) for row in rows if row["status"] == "failed"]
     assert sorted(failed) == [(client, "train.collect") for client in (1, 2, 3)]
-
-
-# Evaluation and audit ----------------------------------------------------------------------------------------------------
 
 
 JUDGED: list[tuple[str, dict[str, int], Break, str]] = [

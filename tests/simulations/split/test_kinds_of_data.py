@@ -66,7 +66,6 @@ def vectors(
 
 @pytest.mark.long
 def test_accuracy_loss_and_correlation_are_those_of_all_labels(vectors: tuple[list[dict[str, Any]], Wire]) -> None:
-    """By hand, from the logits on the wire and the lists of the data set."""
     rows, wire = vectors
     assert not [row for row in rows if row["status"] in ("failed", "refused")]
     mine = {at: tensors_of(request, "indices")["test"] for at, request, _ in wire.of("query.setup")}
@@ -157,8 +156,6 @@ def test_attacks_are_scored_by_cells_with_a_null_baseline(tables: Result) -> Non
         assert (column["value"], column["n"]) == (1.0, 16)
         assert one(rows, defense=defense, attack="FieldReading()", metric="mse-embedding")["value"] < 0.1
     assert not [row for row in rows if row["metric"] in ("psnr", "identified", "recognition")]
-    page = (out / "report.html").read_text(encoding="utf-8")
-    assert all(said in page for said in ("Attacks on rows of a table", "class-of-worker", "of the cells"))
     assert not list((out / "pictures").glob("*.png"))
 
 

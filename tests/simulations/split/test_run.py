@@ -70,9 +70,6 @@ def golden(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return Golden(settings, rows_of(settings, wire), wire)
 
 
-# Rows --------------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.essential
 def test_every_pipeline_has_rows_of_every_kind(golden: Golden) -> None:
     rows = golden.rows
@@ -113,9 +110,6 @@ def test_a_transformer_without_positions_does_not_notice_a_shuffle_within_images
         assert all(abs(a - b) > 1e-4 for a, b in zip(plain, batch, strict=True))
 
 
-# Batches in a message ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.long
 def test_batches_in_a_message_change_no_number_that_a_client_sends(tmp_path: Path) -> None:
     """Tokens, examples and what a shuffle mixes, in training and at inference, which has 40 images a client here.
@@ -141,9 +135,6 @@ def test_batches_in_a_message_change_no_number_that_a_client_sends(tmp_path: Pat
         one, four = ([row["value"] for row in rows if row["metric"] == metric and not row["round"]] for rows in found)
         assert one == pytest.approx(four, abs=1e-5)
     assert values(found[0], "train-loss") != values(found[1], "train-loss")
-
-
-# The wire ----------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, repr=False)
@@ -253,9 +244,6 @@ def test_orders_are_sent_only_to_an_attack_that_asks(tmp_path: Path, monkeypatch
         assert not torch.equal(features, clean)
 
 
-# The server's own examples -----------------------------------------------------------------------------------------------
-
-
 def attacked_tokens(wire: Wire, settings: Experiment, part: str) -> list[bool]:
     """Whether each attacked image of the undefended run is one of the client's own examples in a part of the data."""
     plan = SplitPlan.narrow(settings.plan())
@@ -310,10 +298,7 @@ def test_without_examples_an_attack_that_learns_says_so(tmp_path: Path) -> None:
 
 def test_rounds_of_a_few_steps_go_on_where_the_pass_stood(tmp_path: Path) -> None:
     """The finding: the server reckoned with the batches of round 0, and refused those of a round that begins elsewhere."""
-    settings = split_experiment(
-        tmp_path / "run", rounds=3, local_steps=2, train_limit=92, attack_rounds="", defenses=""
-    )
-    rows = rows_of(settings)
+    rows = rows_of(split_experiment(tmp_path / "run", rounds=3, local_steps=2, train_limit=92))
     assert not [row for row in rows if row["status"] != "ok"]
     # 37 examples of each client: batches of 16, 16 and 5, two of them in each round.
     assert [row["n"] for row in rows if row["metric"] == "train-loss"] == [2 * (16 + 16), 2 * (5 + 16), 2 * (16 + 5)]

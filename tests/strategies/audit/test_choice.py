@@ -36,7 +36,6 @@ SEARCH = InvertingGradients(iterations=10)
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The search is weak, and quick."""
     exact = (replace(one, iterations=5) if isinstance(one, HeadInversion) else one for one in EXACT)
     monkeypatch.setattr(choice, "ON_PROBES", (*exact, SEARCH, LabelInference()))
 

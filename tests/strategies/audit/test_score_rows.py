@@ -1,15 +1,21 @@
 """From scores to the columns of rows."""
 
 import itertools
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from flwr.app import RecordDict
 from scipy import stats
 
+from attacks import InvertingGradients
+from attacks.guesses import Reconstruction
 from attacks.metrics.guesses import LABEL_ACCURACY, MEMBER_SCORE, OTHER_SCORE
 from attacks.metrics.images import (
     FLAT_PSNR,
@@ -20,11 +26,17 @@ from attacks.metrics.images import (
     PSNR,
     STRUCTURE,
 )
-from attacks.metrics.names import ScoreName, Scores
+from attacks.metrics.names import ScoreName, Scores, scores_to_texts
+from clients.scoring.audit import audit_baselines, audit_guesses
+from clients.wire.records import metrics
 from simulations.report.studies.score import merge
 from simulations.run_folder.rows import Row
+from strategies.audit.audit_pictures import AuditPictures
+from strategies.audit.jobs import Outcome
 from strategies.audit.score_rows import FEW_FALSE, mean_and_interval, membership_rows, rows_of_clients, score_rows
-from strategies.audit.threat_card import ThreatCard
+from strategies.audit.threat_card import KnownLabels, Strength, ThreatCard
+from tests.clients.federated.test_client import TASK, client
+from tests.strategies.stub_grid import reply_of
 
 
 def test_a_share_has_the_exact_interval_in_rows_and_report() -> None:
@@ -185,3 +197,50 @@ def test_a_row_says_what_it_would_be_without_each_client() -> None:
     swapped = {MEMBER_SCORE.of(): [0.0, 0.5], OTHER_SCORE.of(): [2.0, 2.5]}
     area = rows_of_clients(membership_rows, {0: members, 1: swapped}, ThreatCard())[0]
     assert (area["clients"], "without_client" in area) == (2, False)
+
+
+def test_a_card_survives_a_file_and_equal_cards_have_one_hash() -> None:
+    card = ThreatCard(
+        images=3, labels=KnownLabels.UNKNOWN, more={"sizes": (1, 2), "rate": math.inf, "who": Strength.STEP}
+    )
+    assert ThreatCard.from_json(json.loads(json.dumps(card.to_json(), allow_nan=False))) == card
+    assert card.to_json() == {
+        "images": 3, "labels": "unknown", "sizes": [1, 2], "rate": "inf", "who": "per step, as in training"
+    }  # fmt: skip
+    assert card.but(images=3) == card != card.but(images=4)
+    assert len({card, card.but(images=3), card.but(images=4)}) == 2
+
+
+def test_what_a_field_cannot_hold_is_kept_beside_the_fields() -> None:
+    card = ThreatCard(images=3, upper_bound="knows the order")
+    assert card.but(images=None, upper_bound=None) == ThreatCard()
+    odd = ThreatCard.from_json({"images": "8 of 9", "batch": 2, "labels": None})
+    assert (odd.images, odd.batch, odd.more) == (None, 2, {"images": "8 of 9"})
+    assert ThreatCard.from_json({"images": 4.0, "members": 9.0, "chance": 1}) == ThreatCard(
+        images=4, members=9, chance=1
+    )
+    assert ThreatCard.from_json({"images": True, "chance": math.nan}).images is None
+
+
+def test_a_guess_has_the_number_of_the_original_that_the_client_compares_it_with() -> None:
+    for steps, observation, order in (
+        (0, "probe", [2, 0, 1]), (0, "probe", [1, 2]), (2, "update", [3, 1, 0, 2]), (0, "probe", [2, 2, 2, 2]),
+    ):  # fmt: skip
+        one, found = client(probe_images=3, local_steps=steps, batch_size=2), list[Any]()
+        shared = audit_baselines(one, observation, pictures=True, images=1).pictures
+        images = [view.original.images[order] for view in one.truths(observation).views]
+        guesses = [Reconstruction(of, torch.full((len(of),), -1)) for of in images]
+        scores = audit_guesses(one, observation, [(guess, None) for guess in guesses]).scores
+        reply = reply_of(RecordDict({"metrics": metrics(scores_to_texts(scores))}))
+        recorder = SimpleNamespace(picture=lambda _, image, found=found, **about: found.append((image, about)))
+        job: Any = SimpleNamespace(task=TASK, card=ThreatCard(observation="one-step probe"))
+        outcome = Outcome(InvertingGradients(), guesses, 0.0)
+        of_both = {partition: list(enumerate(guesses)) for partition in (0, 1)}  # 1 does not answer
+        AuditPictures(recorder).keep_guesses(job, outcome, of_both, {0: reply})
+        assert len(found) == len(images) * len(order)
+        if len(order) > 3 and not steps:  # only the client knows which of too many it scored
+            assert [(about["image_number"], about["psnr"]) for _, about in found] == [(at, None) for at in range(4)] * 2
+            continue
+        for image, about in found:
+            assert torch.equal(image, shared[f"original-{about['target']}-{about['image_number']}"])
+            assert about["psnr"] > 90

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -18,18 +18,19 @@ from attacks.guesses import Reconstruction
 from attacks.metrics.images import STRUCTURE
 from clients.data.card import DataCard
 from clients.scoring.audit import ALONE
-from clients.wire.records import WITHHELD, metrics, tensors_of, to_record, to_tensors
-from clients.wire.texts import RecordError
+from clients.wire.records import MAX_REASON, REFUSED, WITHHELD, metrics, reason_of, tensors_of, to_record, to_tensors
+from clients.wire.texts import MOST_JSON, RecordError
 from strategies.audit.audit_replies import BASELINES, fault_in_scores
 from strategies.audit.auditor import _gather
 from strategies.audit.score_rows import membership_rows, score_rows
 from strategies.audit.threat_card import ThreatCard
 from strategies.exchange.exchange import Exchange
-from strategies.exchange.guard import GuardedExchange
+from strategies.exchange.faults import MOST_NAMES, MOST_VALUES, oversized
+from strategies.exchange.guard import MOST_WITHHELD, GuardedExchange
 from strategies.federated.audit import seen_updates
 from strategies.federated.curious import CuriousFedAvg
 from strategies.federated.observations import PROBE
-from strategies.federated.replies import fault_in_budget, fault_in_probe
+from strategies.federated.replies import MOST_REPORTED, alike, fault_in_budget, fault_in_probe, reported_by_most
 from strategies.training.evaluation import record_reports
 from tests import hostile
 from tests.clients.federated.test_client import TASK
@@ -54,7 +55,6 @@ def answered(rows: Any, *contents: RecordDict) -> tuple[GuardedExchange, dict[in
 
 
 def checked(rows: Any, kind: str, fault_in: Any, *contents: RecordDict) -> Any:
-    """What is left of these answers."""
     guarded, replies = answered(rows, *contents)
     return guarded.check(PLANNED, kind, [*replies], replies, fault_in)
 
@@ -304,3 +304,70 @@ def test_an_evaluation_counts_at_most_what_was_dealt() -> None:
         accuracy = record_reports(guarded, PLANNED, [*replies], replies)["test-accuracy-original"]
         refused = change != {"num-examples": 20}
         assert ([client for client, *_ in rows.failures], accuracy == 0.5) == ([1] if refused else [], refused), change
+
+
+BREAKS = "\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029\r\n\x1b\u202e"
+
+
+def rows_of(content: RecordDict) -> list[dict[str, Any]]:
+    rows = Rows()
+    checked(rows, "train.probe", None, content)
+    return rows.found
+
+
+def test_a_reason_is_one_printable_line_whatever_the_client_wrote() -> None:
+    for code in (REFUSED, 1):
+        reply = Message(Error(code, f"first\nlast {BREAKS}end"), reply_to=reply_of(RecordDict(), 50))
+        assert reason_of(reply).isprintable()
+        assert len(reason_of(reply)) <= MAX_REASON
+
+
+def test_what_honest_clients_send_is_within_the_bounds() -> None:
+    scores = metrics({f"score-{at}": [0.5] * 100 for at in range(200)})
+    ledger = ConfigRecord({"DPSGD() | " * 300: "x" * MOST_JSON})
+    pictures = to_record({f"original-{at}": torch.zeros(2, 1, 4, 4) for at in range(64)})
+    assert oversized(RecordDict({**valid(), "scores": scores, "ledger": ledger, "pictures": pictures})) == ""
+
+
+def test_the_names_that_clients_report_are_bounded_and_the_rest_is_counted() -> None:
+    made_up = {f"m{at}": 1.0 for at in range(3000)} | {"x" * 5000: 1.0, f"a{BREAKS}": 1.0}
+    reply = reply_of(RecordDict({**valid(), "metrics": metrics({**NUMBERS, **made_up})}), 50)
+    told, dropped = reported_by_most({0: reply})
+    assert len(told) == MOST_REPORTED
+    assert all(name.isprintable() and len(name) <= 200 for name in told)
+    assert dropped == 3003 - MOST_REPORTED
+    sent = alike(reply, told).content["metrics"]
+    assert len(sent) == MOST_REPORTED + 1  # type: ignore[arg-type]
+
+
+def test_rows_of_what_was_withheld_are_bounded_short_and_one_line_and_the_rest_is_counted() -> None:
+    for count in (1, MOST_WITHHELD, MOST_WITHHELD + 1, 3000):
+        found = rows_of(RecordDict({WITHHELD: ConfigRecord({f"key-{at}": f"reason {at}" for at in range(count)})}))
+        assert [row["status"] for row in found] == ["refused"] * len(found)
+        assert len(found) == min(count, MOST_WITHHELD) + (count > MOST_WITHHELD)
+        assert count <= MOST_WITHHELD or f"{count - MOST_WITHHELD} more" in found[-1]["message"]
+    values: list[Any] = [["x"] * 10**5, 10**18, 1e308, b"\xff" * 10**5, True, "x" * 10**6, BREAKS]
+    for value in values:
+        (row,) = rows_of(RecordDict({WITHHELD: ConfigRecord({"key": value})}))
+        assert 0 < len(row["message"]) <= MAX_REASON
+        assert row["message"].isprintable()
+
+
+def test_a_reply_of_more_than_anybody_means_well_is_refused_with_the_number() -> None:
+    big: list[dict[str, Any]] = [
+        {"extra": MetricRecord({f"n{at}": 1.0 for at in range(MOST_NAMES + 1)})},
+        {"extra": ConfigRecord({"text": "x" * (MOST_JSON + 1)})},
+        {"extra": MetricRecord({"numbers": [0.0] * (MOST_VALUES + 1)})},
+        {"extra": ConfigRecord({"data": b"x" * (MOST_JSON + 1)})},
+        {"extra": ConfigRecord({"x" * (2**16 + 1): 1})},
+        {f"record-{at}": ConfigRecord({"a": 1}) for at in range(MOST_NAMES + 1)},
+        {f"record-{at}": ConfigRecord({"a": "x" * MOST_JSON}) for at in range(65)},
+        {WITHHELD: ConfigRecord({f"key-{at}": "x" * 1000 for at in range(50_000)})},
+    ]
+    for records in big:
+        content = RecordDict({**valid(), **records})
+        assert oversized(content)
+        (row,) = rows_of(content)
+        assert row["status"] == "failed"
+        assert len(row["message"]) <= MAX_REASON
+        assert "at most" in row["message"]

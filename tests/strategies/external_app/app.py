@@ -26,7 +26,6 @@ class Net(nn.Module):
         self.body = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits."""
         logits: Tensor = self.body(images)
         return logits
 
@@ -82,8 +81,6 @@ an_app = partial(app_that, an_epoch)
 
 
 class AppGrid(LocalGrid):
-    """Nodes of another app, in this process."""
-
     def __init__(self, app: Callable[[Message, Context], Message], clients: int = 2, **node: Any) -> None:
         super().__init__(clients)
         self.app = app

@@ -18,7 +18,6 @@ LABELS = "LabelInference()"
 
 
 def start(model: Callable[[], nn.Module] = Net) -> ArrayRecord:
-    """The first global weights."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return ArrayRecord(model().state_dict())
@@ -41,7 +40,6 @@ def started(
 
 
 def run(out: Path, app: Any, *given: Any, **told: Any) -> list[dict[str, Any]]:
-    """Rows of what ``started`` runs."""
     started(out, app, *given, **told)
     return list(read_lines(out / "rows.jsonl"))
 
@@ -55,5 +53,4 @@ def page_of(out: Path) -> str:
 
 
 def node_of(partition: int) -> Any:
-    """What stands for the context of a node."""
     return type("Node", (), {"node_config": {"partition-id": partition}})

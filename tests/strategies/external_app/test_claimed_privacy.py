@@ -1,4 +1,4 @@
-"""What an app says about its differential privacy: read from replies, mods and Flower's own wrappers, and checked by nobody."""
+"""What an app reports of its differential privacy, of the budgets of its mods and of its accuracy."""
 
 import json
 import math
@@ -8,14 +8,31 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from flwr.app import Error, MetricRecord, RecordDict
+import torch
+from flwr.app import ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.clientapp.mod import LocalDpMod
 from flwr.serverapp import strategy as flower
+from torch import Tensor
 
-from clients.external_app.mods import ModBudget
+from clients.external_app.mods import ModBudget, budgets
+from clients.flower_private import set_message_id
 from clients.wire.schema import readable
-from strategies.external_app.claim import ACCOUNTANT, METRICS, MOD, WRAPPER, Claim
+from strategies.external_app.claim import (
+    ACCOUNTANT,
+    CLIENTS,
+    METRICS,
+    MOD,
+    SERVER,
+    WRAPPER,
+    AppAccuracy,
+    Claim,
+    ReportedAccuracy,
+)
 from strategies.external_app.claimed_privacy import PrivacyClaims, wrappers_in, wrappers_named
+from strategies.external_app.record import AppFacts
+from strategies.external_app.replies import reported_budgets
 from strategies.recording.strategy import RecordingStrategy
+from tests.strategies.external_app.audits import node_of
 from tests.strategies.stub_grid import reply_of
 
 PLAIN = flower.FedAvg(fraction_evaluate=0.0)
@@ -148,3 +165,86 @@ def test_mods_claim_what_they_are_set_to() -> None:
     (weak,) = claims.found("LocalDpMod(epsilon=2.0)", [ModBudget(2.0, 1e-3, 1.0, 1.0)])
     assert "it is for a sensitivity of 1, and two clipped updates lie up to 2 apart" in weak.text
     assert claims.found("Clip(max_norm=1.0, per='update') | arrays_size_mod") == []
+
+
+def through(mod: LocalDpMod, update: Tensor) -> Tensor:
+    """What the mod makes of an update of zeros."""
+    zeros = RecordDict({"arrays": ArrayRecord({"a": torch.zeros_like(update)})})
+    asked = Message(zeros, dst_node_id=1, message_type="train")
+    set_message_id(asked, "m")
+
+    def answer(message: Message, context: Context) -> Message:
+        return Message(RecordDict({"arrays": ArrayRecord({"a": update})}), reply_to=message)
+
+    return mod(asked, node_of(0), answer).content["arrays"].to_torch_state_dict()["a"]  # type: ignore[union-attr]
+
+
+def test_a_budget_is_added_up_only_where_the_noise_is_for_any_two_clipped_updates() -> None:
+    """Against the mod itself: how far apart it lets two updates be, and the standard deviation of its own noise."""
+    for sensitivity, holds in ((1e-6, False), (1.0, False), (1.999, False), (2.0, True), (5.0, True)):
+        settings: dict[str, float] = {"clipping_norm": 1.0, "sensitivity": sensitivity, "delta": 1e-3}
+        mod, quiet = (LocalDpMod(epsilon=epsilon, **settings) for epsilon in (0.5, 1e12))
+        long = torch.zeros(20000)
+        long[0] = 100.0
+        apart = float((through(quiet, long) - through(quiet, -long)).norm())
+        std = float(through(mod, long)[1:].std())
+        enough = std >= 0.97 * apart * (2 * math.log(1.25 / 1e-3)) ** 0.5 / 0.5
+        (budget,) = budgets([mod])
+        assert budget.holds is holds, sensitivity
+        if abs(sensitivity - 2) > 0.01:
+            assert enough is holds, sensitivity
+        spent = AppFacts(budgets=[budget], probes=3).spent
+        assert ("by basic composition" in spent) is holds
+        why = f"it is for a sensitivity of {sensitivity:g}, and two updates of norm 1 lie up to 2 apart"
+        assert (why in spent) is not holds
+
+
+def test_what_is_spent_is_added_up_and_a_budget_that_is_none_is_not() -> None:
+    assert AppFacts(probes=3).spent == ""
+    spent = AppFacts(budgets=[ModBudget(10.0, 1e-3, 2.0, 1.0)], probes=3).spent
+    assert "(40, 0.004)" in spent
+    assert "holds for an epsilon of at most 1 only" in spent
+    two = [ModBudget(1.0, 1e-3, 2.0, 1.0), ModBudget(0.5, 2e-3, 9.0, 1.0)]
+    assert "(1.5, 0.003) a message: by basic composition 1 x" in AppFacts(budgets=two).spent
+    for text in ("", "{", "3", "[1]", "[[1, 2, 3]]", '[["a", 1, 1, 1]]', "[[NaN, 1, 1, 1]]", "[[-1, 0, 1, 1]]"):
+        assert reported_budgets(text) == [], text
+    assert reported_budgets("[[0.5, 0.001, 2, 1]]") == [ModBudget(0.5, 1e-3, 2.0, 1.0)]
+
+
+def test_of_several_metrics_the_latest_and_then_the_plainest_counts() -> None:
+    reports = ReportedAccuracy()
+    reports.observe(SERVER, 0, {"accuracy": 0.098})
+    assert reports.found() is None, "round 0 is before training"
+    reports.observe(SERVER, 1, {"accuracy": 0.3})
+    reports.observe(CLIENTS, 2, {"val_acc": 0.1, "eval_accuracy": 0.8, "accuracy": 0.7, 1: 0.5})  # type: ignore[dict-item]
+    assert reports.found() == AppAccuracy(0.7, "accuracy", CLIENTS, 2)
+    reports.observe(SERVER, 2, {"test_acc": 0.6})
+    assert reports.found() == AppAccuracy(0.6, "test_acc", SERVER, 2)
+
+
+def test_names_and_values_of_accuracies_are_told_from_others() -> None:
+    good = ("accuracy", "eval_acc", "test-accuracy", "evalAcc", "central_accuracy", "top1_acc")
+    others = (
+        "loss", "train_acc", "top5_accuracy", "accountant", "accelerator", "vacc", "accuracy_std", "top10_accuracy",
+        "backdoor_accuracy", "accuracy_class_0", "acc@5", "fit_accuracy",
+    )  # fmt: skip
+    for name in (*good, *others):
+        reports = ReportedAccuracy()
+        reports.observe(CLIENTS, 1, {name: 0.5})
+        assert (reports.found() is not None) is (name in good), name
+    for value in (-0.1, 100.5, math.nan, math.inf, True, [0.5], "0.5"):
+        reports = ReportedAccuracy()
+        reports.observe(SERVER, 1, {"accuracy": value})
+        assert reports.found() is None, value
+    for data in (None, 3, {}, {"value": 2, "round": 1}, {"value": "x", "round": 1}, {"value": 0.5}):
+        assert readable(AppAccuracy, data) is None, data
+    kept = AppAccuracy(0.5, "acc", SERVER, 1)
+    assert readable(AppAccuracy, asdict(kept)) == kept
+
+
+def test_percent_is_recognised_over_all_rounds_and_not_by_rounding() -> None:
+    for first, last, expected in ((40.0, 0.8, 0.008), (1.0000000000000002, 0.97, 0.97)):
+        reports = ReportedAccuracy()
+        reports.observe(SERVER, 1, {"accuracy": first})
+        reports.observe(SERVER, 2, {"accuracy": last})
+        assert reports.found() == AppAccuracy(expected, "accuracy", SERVER, 2)

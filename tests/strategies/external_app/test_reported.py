@@ -14,7 +14,7 @@ from flwr.serverapp.strategy import FedAvg
 from torch.utils.data import TensorDataset
 
 from clients.data.card import DataCard
-from clients.external_app.client import AppClient, OwnExamples
+from clients.external_app.client import AppClient, OwnExamples, card_of, examples_of, read_data
 from clients.secrets.draws import Draws
 from defenses.base import Batch
 from simulations.report.analysis.run import read_run
@@ -25,8 +25,6 @@ from tests.strategies.external_app.audits import EXACT, attacked, node_of, page_
 
 
 class Falling(FedAvg):
-    """0.1 in the first round, 0.001 in the second."""
-
     def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Any:
         config["lr"] = 0.1 if server_round == 1 else 0.001
         return super().configure_train(server_round, arrays, config, grid)
@@ -49,8 +47,6 @@ def test_a_learning_rate_that_falls_is_told_as_it_falls(tmp_path: Path, monkeypa
 
 
 class Uneven(FedAvg):
-    """The second node trains at another rate."""
-
     def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Any:
         first, second = super().configure_train(server_round, arrays, config, grid)
         own = ConfigRecord({**second.content["config"], "lr": 0.001})
@@ -160,3 +156,24 @@ def test_an_app_that_defends_itself_is_not_called_undefended_and_assumptions_are
     )
     for text in about["assumed"]:
         assert html.escape(text, quote=True).replace("&#x27;", "&#39;") in page
+
+
+EACH = 3
+
+
+def shown(node: int, count: int) -> TensorDataset:
+    return TensorDataset(*(one[:count] for one in digits(node_of(node)).tensors))
+
+
+def test_held_out_images_are_no_training_images() -> None:
+    """A test of membership has others, and null guesses of classes and means count trained images alone."""
+    own, strangers = shown(0, EACH), shown(9, 7)
+    images, labels, count = read_data((own, strangers))
+    card = card_of(images, Net(), MEAN, STD)
+    task = AuditSettings(Net).plan().at(1)
+    data = OwnExamples(task, 0, examples_of(images, labels, card), card, Draws.simulated(0, 0), count)
+    assert (data.num_train, data.num_test) == (EACH, 7)
+    assert torch.equal(data.test_plain(torch.tensor([6])).images[0], strangers[6][0])
+    assert torch.equal(data.own_images(torch.tensor([EACH]))[0], strangers[0][0])
+    assert torch.equal(data.originals().images, own.tensors[0])
+    assert (len(data.train_labels()), len(data.test_labels())) == (EACH, 7)

@@ -25,9 +25,8 @@ def test_scores_of_sampled_canaries_are_centred_at_half_of_what_an_existing_one_
     """A step draws it at the sample rate q, and adds its gradient of norm C, divided by the batch: q C / B a step."""
     assert NORM >= 1, "canaries are as long as the clipping norm allows"
     for rate, norm, batch, steps in ((0.25, 1.0, 8, 3), (0.5, 2.0, 16, 1)):
-        audit = audit_of(
-            DPSGD(target_epsilon=2.0, max_grad_norm=norm, neighbours="add-or-remove", sample_rate=rate), batch
-        )
+        defense = DPSGD(target_epsilon=2.0, max_grad_norm=norm, neighbours="add-or-remove", sample_rate=rate)
+        audit = audit_of(defense, batch)
         assert audit.active
         assert audit._middle(steps) == pytest.approx(steps * rate * norm / batch / 2)
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, Message, RecordDict
 
 from attacks import AsUploaded, JointEncodingInversion, LossThreshold
 from clients.task.task import WholeModelPlan
@@ -25,11 +24,11 @@ from strategies.exchange.guard import TooFewReplies
 from strategies.outsourced.observations import COLLECTION, MODEL, UPLOAD
 from strategies.outsourced.server import OutsourcedServer
 from tests.local_grid import LocalGrid, Tamper
+from tests.simulations.broken_replies import Break, edit, metric, on, raising, without
+from tests.simulations.broken_replies import at as entry
 from tests.simulations.outsourced.test_run import outsourced_experiment
 from tests.strategies.stub_grid import Rows
 
-Break = Callable[[RecordDict], Any]
-"""Spoils a reply."""
 ATTACKS: dict[Kind, tuple[Any, ...]] = {
     UPLOAD: (AsUploaded(),), COLLECTION: (JointEncodingInversion(),), MODEL: (LossThreshold(),),
 }  # fmt: skip
@@ -62,50 +61,14 @@ class Served:
         )  # fmt: skip
 
     def asked(self) -> list[int]:
-        """Partitions in the order in which they were asked for uploads."""
         return [partition for kind, partition in self.grid.sent if kind == "train.upload"]
 
     def jobs_on(self, kind: Kind) -> list[AttackJob]:
         return [job for job in self.rows.jobs if job.kind is kind]
 
 
-def spoiling(spoil: Break | None, batch: int) -> Tamper:
-    """A tamper function: client 1's upload from this batch on is spoilt, or lost."""
-
-    def tamper(partition: int, request: Message, reply: Message) -> Message | None:
-        config: Any = request.content["config"]
-        if (request.metadata.message_type, partition) != ("train.upload", 1) or config["first"] != batch:
-            return reply
-        if spoil is None:
-            return None
-        spoil(reply.content)
-        return reply
-
-    return tamper
-
-
-def raising(_: RecordDict) -> None:
-    raise RuntimeError("disk full")
-
-
-def edit(record: str, change: Callable[[dict[str, np.ndarray]], Any]) -> Break:
-    """Changes the arrays of a record."""
-
-    def spoil(content: RecordDict) -> None:
-        arrays = {name: array.numpy().copy() for name, array in content[record].items()}
-        change(arrays)
-        content[record] = ArrayRecord({name: Array(values) for name, values in arrays.items()})
-
-    return spoil
-
-
-def setting(record: str, make: Callable[[np.ndarray], np.ndarray]) -> Break:
-    """Changes the second batch."""
+def second(record: str, make: Callable[[np.ndarray], np.ndarray]) -> Break:
     return edit(record, lambda arrays: arrays.update({"1": make(arrays["1"])}))
-
-
-def one_value(record: str, value: float) -> Break:
-    return edit(record, lambda arrays: arrays["1"].flat.__setitem__(7, value))
 
 
 def test_everything_is_collected_whatever_the_size_of_messages(tmp_path: Path) -> None:
@@ -144,22 +107,19 @@ def test_what_goes_on_has_the_uploads_and_tells_of_them_once(tmp_path: Path) -> 
     assert (run.rows.of("upload-bytes"), len(whole.rows.of("upload-bytes"))) == ([], 1)
 
 
-BAD: dict[str, tuple[Break | None, str]] = {
+BAD: dict[str, tuple[Break, str]] = {
     "error": (raising, "RuntimeError: disk full"),
-    "lost": (None, "no reply within 60 s"),
-    "NaN": (one_value("images", float("nan")), "images: '1' holds NaN or infinite values"),
-    "infinite": (one_value("targets", float("inf")), "targets: '1' holds NaN or infinite values"),
-    "size": (setting("images", lambda v: v[:, :, :-1]), "images: '1' is float32(16, 1, 27, 28), expected float32(16, 1, 28"),
-    "count": (setting("targets", lambda v: v[:-1]), "targets: '1' is float32(15, 10), expected float32(16, 10)"),
-    "classes": (setting("targets", lambda v: v[:, :-1]), "targets: '1' is float32(16, 9), expected float32(16, 10)"),
-    "type": (setting("images", lambda v: v.astype(np.float64)), "images: '1' is float64(16, 1, 28, 28), expected float32"),
+    "lost": (lambda reply: None, "no reply within 60 s"),
+    "NaN": (second("images", entry(7, float("nan"))), "images: '1' holds NaN or infinite values"),
+    "infinite": (second("targets", entry(7, float("inf"))), "targets: '1' holds NaN or infinite values"),
+    "size": (second("images", lambda v: v[:, :, :-1]), "images: '1' is float32(16, 1, 27, 28), expected float32(16, 1, 28"),
+    "count": (second("targets", lambda v: v[:-1]), "targets: '1' is float32(15, 10), expected float32(16, 10)"),
+    "classes": (second("targets", lambda v: v[:, :-1]), "targets: '1' is float32(16, 9), expected float32(16, 10)"),
+    "type": (second("images", lambda v: v.astype(np.float64)), "images: '1' is float64(16, 1, 28, 28), expected float32"),
     "another batch": (edit("images", lambda a: a.update({"2": a.pop("1")})), "images: names differ from the requested ones"),
     "one more": (edit("targets", lambda a: a.update({"7": a["1"]})), "targets: names differ from the requested ones at ['7']"),
-    "no images": (lambda content: content.__delitem__("images"), "the reply has no 'images'"),
-    "no examples": (
-        lambda content: content["metrics"].update({"num-examples": 0}),
-        "metrics: num-examples is 0, expected a positive whole number",
-    ),
+    "no images": (without("images"), "the reply has no 'images'"),
+    "no examples": (metric("num-examples", 0), "metrics: num-examples is 0, expected a positive whole number"),
 }  # fmt: skip
 
 
@@ -169,8 +129,8 @@ def test_too_few_whole_uploads_end_the_run(tmp_path: Path) -> None:
         with pytest.raises(
             TooFewReplies, match=f"1 of 2 train.upload replies are usable, min-usable = 0.6 asks.*{reason}"
         ):
-            Served(settings, spoiling(raising, batch)).server.collect()
-    Served(settings.but(min_usable=0.5), spoiling(raising, 2)).server.collect()
+            Served(settings, on("train.upload", raising, first=batch)).server.collect()
+    Served(settings.but(min_usable=0.5), on("train.upload", raising, first=2)).server.collect()
 
 
 def test_attacks_see_uploads_once_and_every_model_that_was_trained(tmp_path: Path) -> None:
@@ -203,7 +163,7 @@ def test_a_client_that_fails_midway_costs_its_rest_and_leaves_a_row(subtests: py
     whole.server.collect()
     for kind, (spoil, message) in BAD.items():
         with subtests.test(kind=kind):
-            run = Served(settings, spoiling(spoil, 1))
+            run = Served(settings, on("train.upload", spoil, first=1))
             run.server.collect()
             assert run.asked() == [0, 1, 0, 1, 0], "who failed is asked no more"
             assert [len(run.server.uploads[at]) for at in (0, 1)] == [3, 1]
@@ -223,7 +183,7 @@ def test_a_client_whose_upload_broke_off_is_attacked_only_in_what_its_audit_can_
     """Two batches are attacked. Members would be people whom the model never saw."""
     settings = outsourced_experiment(tmp_path, batches_per_message=1, probe_targets=2)
     for broken, uploads_of in ((1, {0}), (2, {0, 1})):
-        run = Served(settings, spoiling(raising, broken), attack_rounds=(1, 3))
+        run = Served(settings, on("train.upload", raising, first=broken), attack_rounds=(1, 3))
         for at in (1, 2):
             run.server.train_round(at)
         run.server.observe_model(3)

@@ -1,5 +1,7 @@
-"""RecordingStrategy: around any strategy of Flower, whose result it must not change, and what is left of a killed process."""
+"""RecordingStrategy: around any strategy of Flower, whose result it must not change, and the files that it leaves."""
 
+import io
+import itertools
 import json
 import os
 import signal
@@ -9,16 +11,25 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping as ServerClipping
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedProx, Result, Strategy
+from safetensors import safe_open
+from safetensors.numpy import load_file
+from safetensors.torch import load_file as load_tensors
 
 from clients.flower_private import act_as_task, set_message_id
-from strategies.recording.files import RecordingError, read_recording, strategy_of
+from clients.wire.records import view_of
+from clients.wire.texts import RecordError
+from simulations.audited import audited
+from strategies.recording.files import RecordingError, RecordingWriter, read_recording, strategy_of
 from strategies.recording.strategy import RecordingStrategy
+from tests.strategies.external_app.app import Net
 
 SHAPES = {"b.weight": (3, 2), "a.bias": (), "c.count": (1,)}
 """Neither sorted by name nor by type, as a state_dict is not; one has no axes."""
@@ -193,3 +204,102 @@ def test_kill_9_leaves_what_was_complete(tmp_path: Path) -> None:
     for reply in replies:
         assert not reply.unusable
         assert list(reply.arrays()) == list(reply.sent_arrays()) == list(SHAPES)
+
+
+Wrap = Callable[..., Strategy]
+
+
+def watch(strategy: Strategy, folder: Path, **told: Any) -> Strategy:
+    return audited(strategy, folder, Net, **{"workers": 0, "go_on": True, **told})
+
+
+BOTH = pytest.mark.parametrize("wrap", [RecordingStrategy, watch])
+
+
+@BOTH
+def test_hooks_that_were_set_on_the_object_itself_are_called_and_stay(wrap: Wrap, tmp_path: Path) -> None:
+    inner, called = FedAvg(fraction_evaluate=0.0), list[int]()
+    ordinary = inner.configure_train
+
+    def own(server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Iterable[Message]:
+        called.append(server_round)
+        return ordinary(server_round, arrays, config, grid)
+
+    inner.configure_train = own  # type: ignore[method-assign]
+    run(wrap(inner, tmp_path / "out"), rounds=2)
+    assert called == [1, 2]
+    assert inner.configure_train is own
+    assert [name for name in vars(inner) if name in ("aggregate_train", "configure_evaluate", "summary")] == []
+    run(inner, rounds=1)
+    assert called == [1, 2, 1]
+
+
+def test_wrappers_in_each_other_both_see_the_run(tmp_path: Path) -> None:
+    inner = FedAvg(fraction_evaluate=0.0)
+    recorded = RecordingStrategy(inner, tmp_path / "rec", rounds=[1])
+    again = RecordingStrategy(recorded, tmp_path / "again", rounds=[1, 2])
+    result = run(again, rounds=2)
+    assert [one.round for one in read_recording(tmp_path / "rec")] == [1, 1]
+    assert [one.round for one in read_recording(tmp_path / "again")] == [1, 1, 2, 2]
+    for name, array in run(FedAvg(fraction_evaluate=0.0), rounds=2).arrays.items():
+        np.testing.assert_array_equal(array.numpy(), result.arrays[name].numpy())
+
+
+@BOTH
+def test_a_wrapper_checks_what_it_is_given_and_hands_on_what_is_set_on_it(wrap: Wrap, tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"strategy is <class .*FedAvg'>; allowed: an object of a strategy"):
+        wrap(FedAvg, tmp_path / "out")
+    assert "configure_train" in vars(FedAvg)
+    for rounds in ("1,2", b"\1", ["1"], [0], [], [1.0], [True], [-1], 1):
+        with pytest.raises(ValueError, match=r"rounds is .*; allowed: numbers of server rounds, from 1"):
+            wrap(FedAvg(), tmp_path / "out", rounds=rounds)
+    assert not (tmp_path / "out").exists()
+    inner = FedAvg(min_train_nodes=2)
+    wrapper: Any = wrap(inner, tmp_path / "good", rounds=np.arange(1, 4))
+    wrapper.min_train_nodes = 7
+    assert inner.min_train_nodes == wrapper.min_train_nodes == 7
+    wrapper.note = "mine"
+    assert not hasattr(inner, "note")
+
+
+KINDS = ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1")
+"""NumPy's, of all that may be sent."""
+
+
+def kept(folder: Path, arrays: dict[str, np.ndarray]) -> Path:
+    """The file of arrays that came in a message."""
+    writer = RecordingWriter(folder / "rec", 10**6, {})
+    assert writer.keep_arrays("x.safetensors", {n: view_of(n, Array(one)) for n, one in arrays.items()}) == ""
+    return folder / "rec" / "x.safetensors"
+
+
+def test_what_is_no_plain_array_is_refused() -> None:
+    good, objects = Array(np.zeros(2)), io.BytesIO()
+    np.save(objects, np.array([{}], dtype=object), allow_pickle=True)
+    for odd, why in (
+        (Array(np.zeros(2, np.complex64)), "complex64"),
+        (Array(good.dtype, good.shape, good.stype, good.data[:-8]), "8 bytes for shape"),
+        (Array(good.dtype, good.shape, "pickle", good.data), "serialised as 'pickle'"),
+        (Array(good.dtype, good.shape, good.stype, b"no array at all"), "magic string"),
+        (Array(good.dtype, good.shape, good.stype, objects.getvalue()), "type object"),
+    ):
+        with pytest.raises(RecordError, match=why):
+            view_of("x", odd)
+
+
+def test_the_library_reads_what_is_written(tmp_path: Path) -> None:
+    """Beside an array of one odd byte, in front of which a careless writer would misplace it."""
+    values = np.arange(6).reshape(2, 3) % 2
+    for at, (kind, order, end) in enumerate(itertools.product(KINDS, "CF", "<>")):
+        dtype = np.dtype(end + kind)
+        wanted = {
+            "odd": np.array([7], np.uint8), "b": np.asarray(values.astype(dtype), order=order),  # type: ignore[call-overload]
+            "a": np.array(1).astype(dtype), "none": np.zeros((0, 4), np.float32),
+        }  # fmt: skip
+        path = kept(tmp_path / str(at), wanted)
+        for name, array in load_file(path).items():
+            np.testing.assert_array_equal(array, wanted[name])
+            assert (array.shape, array.dtype) == (wanted[name].shape, wanted[name].dtype.newbyteorder("="))
+        with safe_open(path, framework="pt") as file:
+            assert file.metadata() == {"order": '["odd", "b", "a", "none"]'}
+        assert set(load_tensors(path)) == set(wanted)

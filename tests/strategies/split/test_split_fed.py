@@ -46,8 +46,6 @@ long."""
 
 @dataclass
 class Federation:
-    """A server, its rows, and what crossed the wire."""
-
     server: SplitFed
     task: Task
     clients: KnownClients
@@ -73,7 +71,6 @@ def federation(settings: Experiment, clients: int, pipeline: str = "") -> Federa
 
 
 def settings_for(out: Path, **changes: Any) -> Experiment:
-    """Three rounds with two learning rates and a floor."""
     head, blocks = RATES[changes.get("optimizer", "sgd")]
     rates = {"learning_rate": head, "block_learning_rate": blocks, "learning_rate_floor": FLOOR}
     return split_experiment(out, rounds=ROUNDS, momentum=0.9, **rates, **changes)

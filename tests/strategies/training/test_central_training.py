@@ -17,13 +17,9 @@ from clients.task.task import DECAY
 from defenses.base import Batch
 from strategies.training import central_training as module
 from strategies.training.central_training import CentralTraining, DivergedError, train_alone
+from tests.clients.outsourced.test_uploads import PLAN as UPLOADS
 
-PLAN = OutsourcedPlan(
-    scenario="outsourced",
-    dataset="mnist-5k", data_dir="", download=False, image_size=0, train_limit=200, test_limit=50, model="lenet", width=0,
-    norm="group", pipeline="", seed=3, rounds=3, local_epochs=2, batch_size=20, learning_rate=0.1, momentum=0.9,
-    weight_decay=0.01, probe_targets=2, probe_images=2,
-)  # fmt: skip
+PLAN = replace(UPLOADS, local_epochs=2, batch_size=20, momentum=0.9, weight_decay=0.01, probe_images=2)
 KEY = ("test", 1)
 
 
@@ -48,8 +44,6 @@ def gradients_of(model: nn.Module, batch: Batch, plan: OutsourcedPlan) -> tuple[
 
 
 class Shown:
-    """Which examples each step of a training sees."""
-
     def __init__(self, training: CentralTraining, batch: Batch) -> None:
         self.steps: list[list[int]] = []
         loss, known = training.training.loss, normalise(batch.images, PLAN.data_card())

@@ -9,15 +9,7 @@ from torch import nn
 from attacks import InvertingGradients
 from attacks.gradient.trial_gradients.batch_statistics import batch_norms, sent_statistics, statistics_distance
 from attacks.observations import AttackError, ClientUpdate
-from tests.attacks.gradient.clients import (
-    bn_net,
-    close,
-    direct_statistics,
-    normalised,
-    sent,
-    trained,
-    two_layers,
-)
+from tests.attacks.gradient.clients import bn_net, close, direct_statistics, normalised, sent, trained, two_layers
 from tests.attacks.wire import CLASSES, classes, generators, linear_net, observe, pictures
 
 
@@ -75,11 +67,16 @@ def test_clients_that_keep_and_clients_that_send_are_attacked_together_as_alone(
         gone = [f"{layer}.running_{what}" for layer in layers for what in ("mean", "var")]
         return replace(whole, update={name: value for name, value in whole.update.items() if name not in gone})
 
-    seen = [without("1", "4"), whole, without("1")]
+    implausible = replace(whole, update={name: value.clone() for name, value in whole.update.items()})
+    implausible.update["4.running_var"][0] = -5.0
+    seen = [without("1", "4"), whole, without("1"), implausible]
     attack = InvertingGradients(iterations=8, normalise_by="sent")
-    together = attack.attack_many(seen, generators(3))
-    for one, generator, found in zip(seen, generators(3), together, strict=True):
+    together = attack.attack_many(seen, generators(4))
+    for one, generator, found in zip(seen, generators(4), together, strict=True):
         torch.testing.assert_close(found.images, attack(one, generator).images, atol=1e-6, rtol=0)
-    for counted in ("batch_norm_layers", "normalised_by_sent"):
-        assert [found.diagnostics[counted] for found in together] == [0, 2, 1], counted
+    for counted, layers in (("batch_norm_layers", [0, 2, 1, 2]), ("normalised_by_sent", [0, 2, 1, 1])):
+        assert [found.diagnostics[counted] for found in together] == layers, counted
+    assert "normalised_by_sent" not in replace(attack, normalise_by="batch")(whole, generators(1)[0]).diagnostics
+    for other in (replace(attack, second_order="exact"), replace(attack, batch_norm_prior=0.0)):
+        assert other(whole, generators(1)[0]).diagnostics["normalised_by_sent"] == 0
     assert not attack(replace(whole, train_mode=False), generators(1)[0]).diagnostics["batch_norm_layers"]

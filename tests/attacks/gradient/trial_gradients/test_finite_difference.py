@@ -8,22 +8,22 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
 
 from attacks.gradient.costs import COSTS, squared_by_products
 from attacks.gradient.inversion import GradientInversion
 from attacks.gradient.trial_gradients import finite_difference, trial_layers
 from attacks.gradient.trial_gradients.batch_statistics import StatisticsPrior
 from attacks.gradient.trial_gradients.matching import GradientMatching, attackable
-from attacks.gradient.trial_gradients.trial_layers import TrialNetwork, expanded
+from attacks.gradient.trial_gradients.trial_layers import TrialNetwork
 from attacks.image_measures import total_variation
 from attacks.observations import AttackError
 from clients.models.classifiers import build_model
 from tests.attacks.gradient.clients import matching, random, sent
-from tests.attacks.wire import classes, generators, linear_net, observe, pictures
+from tests.attacks.wire import generators, pictures
 
 TRIALS, BATCH, CLASSES = 3, 2, 4
 EVERY = torch.arange(TRIALS)
+SIZES = trial_layers.FEW_COLUMNS, trial_layers.FEWER
 
 
 class Pieces(nn.Module):
@@ -140,13 +140,13 @@ def test_the_objective_equals_plain_autograd_and_a_difference_is_its_derivative(
                 expected, derivative = plain(model, exact, rows[trial], trial)
                 assert loss.item() == pytest.approx(expected.item(), rel=1e-8), case
                 assert torch.allclose(gradient, derivative, rtol=1e-6, atol=1e-10), case
-            for fewer in (4, 0):  # 0: gradients of all linear layers are kept in factors
+            # Either way of a convolution with one weight per trial, and of a linear layer with shared weights.
+            for few, fewer in ((0, 0), SIZES):
+                monkeypatch.setattr(trial_layers, "FEW_COLUMNS", few)
                 monkeypatch.setattr(trial_layers, "FEWER", fewer)
-                difference = finite_difference.DifferencedMatching(exact)
-                for _ in range(2):
-                    values, differenced = difference(rows[chosen], chosen)
-                    torch.testing.assert_close(values, losses)
-                    assert relative_error(differenced, gradients) < 1e-4, (case, fewer)
+                values, differenced = finite_difference.DifferencedMatching(exact)(rows[chosen], chosen)
+                torch.testing.assert_close(values, losses)
+                assert relative_error(differenced, gradients) < 1e-4, (case, few)
         assert finite_difference.agrees(exact, rows), case
 
 
@@ -182,46 +182,12 @@ def _counted(method: Callable[..., object], seen: list[object]) -> Callable[...,
     return counting
 
 
-def test_the_objective_is_zero_at_the_truth_and_a_dead_network_has_a_finite_gradient() -> None:
-    model, images, labels = net("pieces"), random(1, 2, 2, 6, 6, seed=0), torch.tensor([[1, 2]])
-    gradient = torch.autograd.grad(F.cross_entropy(model(images[0]), labels[0]), list(model.parameters()))
-    target = {name: g[None] for (name, _), g in zip(model.named_parameters(), gradient, strict=True)}
-    for cost in COSTS:
-        exact = matching(attackable(model, True), (2, 2, 6, 6), target, labels, cost, 0.0, CLASSES)
-        assert exact(images.flatten(1), torch.tensor([0]))[0].abs().item() < 1e-12, cost
+def test_a_dead_network_has_a_finite_gradient() -> None:
+    model = net("pieces")
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()
-    _, slope = matching(model, (2, 2, 6, 6), target, None, "cosine", 0.0, CLASSES)(unknowns(joint=True)[:1], EVERY[:1])
-    assert slope.isfinite().all()
-
-
-def test_a_trial_network_gives_the_gradients_of_torch_func(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in NETS:
-        for batch in (1, 2):
-            for few in (0, 2**14):
-                monkeypatch.setattr("attacks.gradient.trial_gradients.trial_layers.FEW_COLUMNS", few)
-                compare_with_torch_func(attackable(net(name), batch == 2), batch, f"{name}, {batch}, {few}")
-
-
-def compare_with_torch_func(model: nn.Module, batch: int, case: str) -> None:
-    images, labels = random(TRIALS, batch, 2, 6, 6, seed=1), torch.arange(TRIALS * batch).view(TRIALS, batch) % CLASSES
-    shared = {n: p.detach() for n, p in model.named_parameters()}
-    apart = {n: p + 0.1 * random(TRIALS, *p.shape, seed=2) for n, p in shared.items()}
-
-    def loss(weights: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        return F.cross_entropy(functional_call(model, (weights, dict(model.named_buffers())), (x,)), y, reduction="sum")
-
-    network = TrialNetwork(model)
-    for weights, dims in ((shared, None), (apart, 0)):
-        expected, by_images = vmap(grad(loss, (0, 1)), (dims, 0, 0))(weights, images, labels)
-        given = {n: w.requires_grad_() for n, w in (expanded(weights, TRIALS) if dims is None else weights).items()}
-        rows = images.clone().requires_grad_()
-        total = F.cross_entropy(network(given, rows.flatten(0, 1)), labels.flatten(), reduction="sum")
-        found = torch.autograd.grad(total, [rows, *given.values()])
-        torch.testing.assert_close(found[0], by_images, msg=case)
-        for key, value in zip(given, found[1:], strict=True):
-            torch.testing.assert_close(value, expected[key], msg=f"{case}, {key}")
+    assert objective(model, joint=True)(unknowns(joint=True), EVERY)[1].isfinite().all()
 
 
 @pytest.mark.numeric
@@ -232,19 +198,6 @@ def test_float32_networks_of_the_papers_keep_the_direction() -> None:
         exact = matching(model, (1, 2, side, side), targets, torch.arange(2)[:, None], "cosine", 0.0, CLASSES)
         rows = random(2, 2 * side**2, seed=3).float()
         assert finite_difference.agrees(exact, rows), name
-
-
-def test_replay_keeps_the_side_of_every_kink() -> None:
-    with finite_difference.RecordKinks() as kinks:
-        first = (torch.relu(torch.tensor([-1.0, 2.0])), F.max_pool2d(torch.tensor([[[[1.0, 3.0]]]]), (1, 2)))
-        sloped = F.leaky_relu(torch.tensor([-1.0, 2.0]), 0.3), F.leaky_relu(torch.tensor([-1.0, 2.0]))
-    with finite_difference.ReplayKinks(kinks.noted):
-        again = (torch.relu(torch.tensor([5.0, -4.0])), F.max_pool2d(torch.tensor([[[[7.0, 6.0]]]]), (1, 2)))
-        turned = F.leaky_relu(torch.tensor([1.0, -2.0]), 0.3), F.leaky_relu(torch.tensor([1.0, -2.0]))
-    assert [v.flatten().tolist() for v in first] == [[0.0, 2.0], [3.0]]
-    assert [v.flatten().tolist() for v in again] == [[0.0, -4.0], [6.0]]
-    torch.testing.assert_close(torch.stack(sloped), torch.tensor([[-0.3, 2.0], [-0.01, 2.0]]))
-    torch.testing.assert_close(torch.stack(turned), torch.tensor([[0.3, -2.0], [0.01, -2.0]]))
 
 
 def tied() -> nn.Module:
@@ -272,19 +225,6 @@ def test_models_without_a_trial_form_are_refused_and_what_cannot_be_differenced_
     seen = [sent(mixing, pictures(1, seed=at), torch.tensor([at])) for at in range(2)]
     guesses = GradientInversion(iterations=3).attack_many(seen, generators(2))
     assert [guess.diagnostics["differenced"] for guess in guesses] == [0.0, 0.0]
-
-
-def test_coarse_convolutions_are_off_in_an_inversion_and_afterwards_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen, original = [], GradientInversion._invert
-    watched = lambda *given: seen.append(torch.backends.cudnn.allow_tf32) or original(*given)  # noqa: E731
-    monkeypatch.setattr(GradientInversion, "_invert", watched)
-    for allowed in (False, True):
-        monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", allowed)
-        GradientInversion(iterations=1)(observe(linear_net(), pictures(1), classes(1)), torch.Generator())
-        with pytest.raises(AttackError), finite_difference.full_precision():
-            raise AttackError("left early")
-        assert torch.backends.cudnn.allow_tf32 == allowed
-    assert seen == [False, False]
 
 
 def with_statistics(model: nn.Module, batch: int) -> GradientMatching:

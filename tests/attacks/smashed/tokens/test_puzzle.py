@@ -11,7 +11,7 @@ from attacks.sender import Sender
 from attacks.smashed.base import SmashedData
 from attacks.smashed.token_puzzle import TokenPuzzle
 from attacks.smashed.tokens.positions import to_patches
-from attacks.smashed.tokens.puzzle import border_costs, filled, improved, joined_parts, ratios_of, solved, total
+from attacks.smashed.tokens.puzzle import border_costs, solved
 from clients.data.packaged import photograph
 from clients.models.split.split_models import SplitShape, build_split_model
 from defenses.base import Batch
@@ -47,6 +47,9 @@ def test_photographs_are_put_together_and_told_apart() -> None:
     boards = solved(border_costs(patches, 16), GRID, images=2)
     assert sorted(boards.flatten().tolist()) == list(range(72))
     assert all((order[board.flatten()] // 36).bincount(minlength=2).max() >= 33 for board in boards)
+    # Single patches are no exception.
+    assert solved(border_costs(torch.rand(1, 12), 2), (1, 1)).tolist() == [[[0]]]
+    assert sorted(solved(border_costs(torch.rand(6, 1), 1), (2, 3)).flatten().tolist()) == list(range(6))
 
 
 def test_costs_of_pairs_are_those_of_the_formula() -> None:
@@ -66,36 +69,6 @@ def test_costs_of_pairs_are_those_of_the_formula() -> None:
     below = one_way(a[:, -1], a[:, -2], b[:, 0]) + one_way(b[:, 0], b[:, 1], a[:, -1])
     assert costs[0, 1, 3] == pytest.approx(float(beside.sqrt()))
     assert costs[1, 1, 3] == pytest.approx(float(below.sqrt()))
-
-
-def ideal() -> torch.Tensor:
-    """Ratios of patches whose true order is 0 to 35, 0.1 for true neighbours and 1 for others."""
-    ratios = torch.ones(2, 36, 36, dtype=torch.float64)
-    cells = torch.arange(36).view(GRID)
-    ratios[0][cells[:, :-1], cells[:, 1:]] = 0.1
-    ratios[1][cells[:-1], cells[1:]] = 0.1
-    return ratios
-
-
-def test_free_cells_and_wrong_cells_are_put_right() -> None:
-    ratios, true = ideal(), torch.arange(36).view(1, *GRID)
-    holes = true.clone()
-    holes[0, 2:4, 2:4], holes[0, 5, 5] = -1, -1
-    assert torch.equal(filled(holes, ratios), true)
-    wrong = true.clone()
-    wrong[0, 0, 0], wrong[0, 3, 3], wrong[0, 5, 1] = 21, 31, 0
-    assert total(wrong, ratios) > total(true, ratios)
-    assert torch.equal(improved(wrong, ratios), true)
-    assert torch.equal(improved(true.roll(2, 2), ratios), true)
-
-
-def test_parts_fit_into_the_frame_and_single_patches_are_no_exception() -> None:
-    parts = joined_parts(ratios_of(ideal()), (3, 6))
-    assert sorted(patch for part in parts for patch in part) == list(range(36))
-    assert all(max(row for row, _ in part.values()) - min(row for row, _ in part.values()) < 3 for part in parts)
-    assert max(map(len, parts)) > 1
-    assert solved(border_costs(torch.rand(1, 12), 2), (1, 1)).tolist() == [[[0]]]
-    assert sorted(solved(border_costs(torch.rand(6, 1), 1), (2, 3)).flatten().tolist()) == list(range(6))
 
 
 # ---- the attack on smashed data

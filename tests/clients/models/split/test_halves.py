@@ -183,14 +183,12 @@ def slow_tokens(module: TokensToToken, image: Tensor, strides: tuple[int, int, i
 def test_tokens_to_token_agrees_with_a_slow_reference() -> None:
     for attention in [SoftmaxAttention, PerformerAttention]:
         for patch, size in [(4, (8, 12)), (8, (16, 8)), (7, (7, 14))]:
-            module = TokensToToken(
-                img_size=size, patch_size=patch, in_chans=2, embed_dim=6, attention=attention
-            ).double()
+            made = TokensToToken(img_size=size, patch_size=patch, in_chans=2, embed_dim=6, attention=attention).double()
             images = pictures(2, 2, *size)
-            tokens = module(images)
-            assert module.num_patches == tokens.shape[1]
+            tokens = made(images)
+            assert made.num_patches == tokens.shape[1]
             for image, own in zip(images, tokens, strict=True):
-                assert torch.allclose(own, slow_tokens(module, image, soft_split_strides(patch)), atol=1e-10)
+                assert torch.allclose(own, slow_tokens(made, image, soft_split_strides(patch)), atol=1e-10)
 
 
 def attention_inputs(scale: float) -> tuple[Tensor, Tensor, Tensor]:

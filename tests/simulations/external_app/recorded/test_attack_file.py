@@ -1,8 +1,6 @@
 """``fedveil attack``: from a real update of a digit to a picture of it, and every bad input to one clear error."""
 
-import inspect
 import json
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from attacks import ClientUpdate, Knowledge, Reconstruction
 from attacks.choice import ON_PROBES
@@ -21,16 +19,16 @@ from clients.data.images import to_float
 from clients.models.classifiers import build_model
 from defenses.base import Batch
 from defenses.pipeline import Pipeline
-from simulations.cli import app
 from simulations.external_app.recorded.attack_file import attack_update, without_truth
 from simulations.external_app.recorded.audit import prepare
 from simulations.external_app.recorded.missing import require_complete
 from simulations.external_app.recorded.settings import AttackSettings, Request
 from simulations.settings.errors import ConfigError
 from tests.lines import read_lines
+from tests.simulations.external_app.recorded import recordings
+from tests.simulations.external_app.recorded.recordings import MEAN, RATE, STD
 
-RATE, DIGIT = 0.1, 17
-MEAN, STD = 0.1307, 0.3081
+DIGIT = 17
 NEEDED = {"model": "lenet", "num-classes": 10, "input-shape": "1,28,28"}
 DLG = "DLG(iterations=150, restarts=1, labels='auto')"
 
@@ -80,9 +78,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def invoke(update: Path, *options: Any, **changes: Any) -> Result:
     """The command with lenet's settings; ``changes`` replaces some, and None drops one."""
-    values = {"model": "lenet", "num_classes": 10, "input_shape": "1,28,28", "learning_rate": RATE} | changes
-    given = [f"{key.replace('_', '-')}={v}" for key, v in values.items() if v is not None]
-    return CliRunner().invoke(app, ["attack", str(update), *map(str, options), *(w for x in given for w in ("-s", x))])
+    return recordings.invoke(update, *options, **{"learning_rate": RATE, "normalisation": None} | changes)
 
 
 def test_json_has_the_scores_of_each_attack_and_the_reasons_of_those_that_failed(files: Path, tmp_path: Path) -> None:
@@ -119,9 +115,6 @@ def test_examples_of_an_update_are_its_originals_and_psnr_has_its_baseline(files
     assert (grey["attack"], grey["n"]) == ("grey", 4)
     assert (inverting["null_psnr"], inverting["verdict"]) == (pytest.approx(grey["value"]), "unknown")
     assert (labels["null_psnr"], labels["verdict"]) == (None, "")
-    shown = invoke(files / "update", "--out", tmp_path / "shown", originals=tmp_path / "four", update_attacks=attacks)
-    assert f"{grey['value']:.1f}" in shown.output
-    assert "unknown: a verdict needs" in shown.output
 
 
 @pytest.mark.numeric
@@ -136,9 +129,8 @@ def test_a_digit_comes_back_from_its_update(files: Path, tmp_path: Path) -> None
             normalisation=f"{MEAN}/{STD}", update_attacks=f"{DLG}; LabelInference()",
         )  # fmt: skip
         assert result.exit_code == 0, result.output
-        scores = {
-            (row["attack"], row["metric"]): row["value"] for row in rows_of(out) if row["reference"] in ("", "original")
-        }
+        original = [row for row in rows_of(out) if row["reference"] in ("", "original")]
+        scores = {(row["attack"], row["metric"]): row["value"] for row in original}
         assert scores[DLG, "psnr"] > 20 > 15 > scores["grey", "psnr"]
         assert scores[DLG, "label-accuracy"] == scores["LabelInference()", "label-accuracy"] == 1
         (shown,) = (one for one in read_lines(out / "pictures" / "index.jsonl") if one["attack"] == DLG)
@@ -182,7 +174,6 @@ def test_classes_that_the_server_knows_are_on_the_card_and_in_the_observation(fi
 
 
 def test_the_truth_never_reaches_the_attack(files: Path, tmp_path: Path) -> None:
-    """Another truth, and none: the same guesses, other scores."""
     save_file({"images": torch.rand(1, 1, 28, 28)}, tmp_path / "other")
     seen = []
     for name, truth in (("a", files / "truth"), ("b", tmp_path / "other"), ("c", None)):
@@ -212,16 +203,6 @@ def test_an_update_made_by_hand_is_attacked_from_python() -> None:
         attack_update(seen, "ClassGAN()")
 
 
-def test_what_settings_leave_out_is_what_an_observation_leaves_out() -> None:
-    """Plain SGD: no decay, no momentum. The default attacks are those of the Python call."""
-    own = {field.name: field.default for field in fields(ClientUpdate)}
-    asked = AttackSettings()
-    for name in ("weight_decay", "momentum", "nesterov"):
-        assert getattr(asked, name) == own[name], name
-    assert (asked.probe_mode == "train") is own["train_mode"]
-    assert asked.update_attacks == inspect.signature(attack_update).parameters["text"].default
-
-
 def test_an_attack_that_crashes_leaves_the_others(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = {"weights": files / "global", "originals": files / "truth"}
     for name, error in (("crash", ZeroDivisionError("oops")), ("stop", KeyboardInterrupt())):
@@ -239,9 +220,7 @@ def test_an_attack_that_crashes_leaves_the_others(files: Path, tmp_path: Path, m
         assert "LabelInference/labels" in load_file(tmp_path / name / GUESSES)
         if name == "crash":
             failed = {row["attack"]: row["message"] for row in rows if row["metric"] == "attack"}
-            assert set(map(repr, ON_PROBES)) == {
-                row["attack"] for row in rows if row["role"] == "attack" and row["attack"]
-            }
+            assert set(map(repr, ON_PROBES)) == {r["attack"] for r in rows if r["role"] == "attack" and r["attack"]}
             crashed = failed["InvertingGradients(iterations=150, max_images=16)"]
             assert crashed == "ZeroDivisionError: oops"
             assert failed[repr(ON_PROBES[0])].startswith("does not apply")
@@ -312,12 +291,9 @@ BAD_SETTINGS: list[tuple[dict[str, Any], str]] = [
     ({"input_shape": "28,28"}, "input-shape is '28,28'; allowed"), ({"input_shape": "1,9999999,9999999"}, "9999999"),
     ({"normalisation": "0.1,0.2/1"}, "normalisation is '0.1,0.2/1'; allowed: one number"),
     ({"normalisation": "0/0"}, "normalisation is '0/0'; allowed: mean/std"),
-    ({"num_examples": -1}, "num-examples is -1; allowed: at least 0, at most 1000000"),
     ({"num_examples": 10**9}, "num-examples is 1000000000; allowed: at least 0, at most 1000000"),
-    ({"local_steps": -1}, "local-steps is -1"),
     ({"batch_size": 2, "num_examples": 1}, "batch-size is 2; allowed: at most num-examples, 1"),
     ({"learning_rate": -1}, "learning-rate is -1; allowed: 0, or at least 1e-12"),
-    ({"momentum": 1}, "momentum is 1; allowed: at least 0, below 1"),
     ({"num_examples": 900_000, "update_attacks": "DLG(max_images=900000)"}, "GB are free; lower its max_images"),
 ]  # fmt: skip
 
@@ -337,9 +313,7 @@ def test_refuses_a_truth_that_is_no_picture(files: Path, tmp_path: Path) -> None
         ({"images": (images * 255).to(torch.uint8)}, "torch.uint8"),
         ({"images": images, "labels": labels + 10}, "whole numbers from 0 to 9"),
         ({"images": images * torch.nan}, "run from nan to nan"),
-        ({"images": images, "labels": labels + 10}, f"run from {int(labels) + 10} to"),
         ({"images": images, "labels": labels.float()}, "torch.float32 (1,)"),
-        ({"images": images, "labels": labels.bool()}, "torch.bool (1,)"),
     ]):  # fmt: skip
         save_file({name: value.contiguous() for name, value in truth.items()}, tmp_path / str(at))
         refused(invoke(files / "update", originals=tmp_path / str(at)), told)

@@ -12,20 +12,15 @@ import pytest
 from flwr.app import Message, MetricRecord, RecordDict
 from safetensors import safe_open
 from safetensors.torch import save_file
-from typer.testing import CliRunner, Result
 
-from simulations.cli import app
 from simulations.external_app.recorded.reply_numbers import numbers_of_reply
 from simulations.external_app.recorded.settings import AttackSettings
 from simulations.runtime.launch import ROOT
 from strategies.external_app.replies import UnusableReplyError, examples_behind
 from strategies.recording.files import RecordedReply
 from tests.lines import read_lines
+from tests.simulations.commands import fedveil, refused
 from tests.simulations.external_app.recorded.recordings import DLG, RATE, invoke, record
-
-
-def bare(*words: Any) -> Result:
-    return CliRunner().invoke(app, ["attack", *map(str, words)])
 
 
 @pytest.fixture(scope="module")
@@ -41,30 +36,29 @@ def digits_of_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_everything_missing_is_named_at_once(digits_of_two: Path, tmp_path: Path) -> None:
     toml = tmp_path / "attack.toml"
     toml.write_text('update-attacks = "LabelInference()"\nmomentum = 0.9')
-    result = bare(digits_of_two, toml, "-s", "momentum=0.5", "--out", tmp_path / "out")
-    assert (result.exit_code, result.output.count("error:")) == (2, 1), result.output
-    assert result.output.splitlines()[0].endswith("4 arguments are missing or wrong:")
+    told = refused("attack", digits_of_two, toml, "-s", "momentum=0.5", "--out", tmp_path / "out")
+    assert told.count("error:") == 1
+    assert "4 arguments are missing or wrong:" in told
     for line in (
         "set local-steps, or local-epochs and batch-size", "- model is missing; needed: a name of `fedveil list models`",
         "- num-classes is missing; needed: number of logits", "- input-shape is missing; needed: channels, height and width",
     ):  # fmt: skip
-        assert line in result.output
+        assert line in told
     given = ("model=mlp", "num-classes=10", "input-shape=1,28,28", "local-epochs=1", "batch-size=2")
     words = [word for one in given for word in ("-s", one)]
-    assert bare(digits_of_two, toml, *words, "--out", tmp_path / "out").exit_code == 0
+    assert fedveil("attack", digits_of_two, toml, *words, "--out", tmp_path / "out")[0] == 0
     (about,) = (row for row in read_lines(tmp_path / "out" / "rows.jsonl") if row["metric"] == "recorded-updates")
     assert about["local_steps"] == [1, 1]
 
 
 def test_arguments_are_checked_before_torch_is_imported(digits_of_two: Path) -> None:
     code = (
-        "import sys\nfrom typer.testing import CliRunner\nfrom simulations.cli import app\n"
-        f"result = CliRunner().invoke(app, ['attack', {str(digits_of_two)!r}])\nprint(result.output)\n"
-        "print(sorted({'torch', 'flwr', 'ray'} & set(sys.modules)))"
+        "import sys; from tests.simulations.commands import refused; "
+        f"print(refused('attack', {str(digits_of_two)!r}), sorted({{'torch', 'flwr', 'ray'}} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert "model is missing" in done.stdout
-    assert done.stdout.splitlines()[-1] == "[]"
+    assert done.stdout.endswith(" []\n")
 
 
 CASES: list[tuple[dict[str, Any], str]] = [
@@ -102,7 +96,6 @@ def test_numbers_of_a_recording_that_are_none_blame_no_setting(tmp_path: Path) -
 
 
 def test_replies_that_cannot_be_used_are_told_and_the_others_are_attacked(tmp_path: Path) -> None:
-    """One holds NaN, of another the recorder dropped the arrays."""
     folder, out = record(tmp_path, nodes=3), tmp_path / "out"
     path = folder / "round-0001" / "train-0001-0.safetensors"
     with safe_open(path, framework="pt") as file:

@@ -2,20 +2,43 @@
 
 import html
 import json
+import re
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from flwr.app import ConfigRecord, Message
+from flwr.serverapp.strategy import FedAvg
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from torch.utils.data import DataLoader, TensorDataset
+from typer.testing import CliRunner
 
 from attacks.metrics.names import GuessName, Role
 from clients.data.datasets import load_dataset
+from clients.flower_private import set_message_id
+from clients.models.classifiers import build_model
+from simulations.cli import app
 from simulations.external_app.recorded import audit
+from simulations.external_app.recorded.missing import FOLDER
 from simulations.external_app.recorded.originals import Truth
+from strategies.recording.strategy import RecordingStrategy
 from tests.lines import read_lines
-from tests.simulations.external_app.recorded.recordings import EXACT, MEAN, STD, invoke, page_of, record
+from tests.simulations.external_app.recorded.recordings import (
+    EXACT,
+    MEAN,
+    NODES,
+    RATE,
+    STD,
+    Torch,
+    digits,
+    invoke,
+    page_of,
+    record,
+)
 
 pytestmark = pytest.mark.usefixtures("as_its_own_process")
 
@@ -60,61 +83,6 @@ def test_guesses_are_pictured_under_the_number_of_the_original_that_they_are_sco
     assert not (out / "jobs").exists()
 
 
-@pytest.mark.numeric
-@pytest.mark.long
-def test_what_an_exact_attack_recovers_is_validated(tmp_path: Path) -> None:
-    """A linear layer that sees the pixels gives a single image away: a closed form, so the verdict must be the opposite."""
-    steps = {"local-epochs": 1, "batch-size": 1}
-    folder, out = record(tmp_path, model="mlp", nodes=16, **steps), tmp_path / "out"
-    options = {
-        "originals": tmp_path / "originals", "auxiliary_data": "mnist-5k", "model": "mlp", "update_attacks": EXACT,
-    }  # fmt: skip
-    result = invoke(folder, out=out, **options)
-    assert result.exit_code == 0, result.output
-    psnr = next(x for x in read_lines(out / "rows.jsonl") if x["metric"] == "psnr" and x["attack"].startswith("Spear"))
-    assert (psnr["n"], psnr["status"]) == (16, "ok")
-    assert psnr["value"] > 60, "exact but for the rounding of float32 weights, whose difference the update is"
-    page = page_of(out)
-    assert '<b class="word recognisable">recognisable</b>' in page
-    (line,) = (line.split() for line in result.output.splitlines() if " recognisable " in line and "Spear" in line)
-    assert line[1].startswith("Spear"), "the verdict of the page"
-    nulls = [row["value"] for row in read_lines(out / "rows.jsonl") if row["role"] == "null baseline"]
-    assert any(f"null {value:.1f}" in " ".join(result.output.split()) for value in nulls), "beside the PSNR"
-
-
-TRANSFORMER = """
-import torch
-from timm.models.vision_transformer import VisionTransformer
-
-SETTINGS = dict(img_size=28, patch_size=4, in_chans=1, embed_dim=64, depth=2, num_heads=2, mlp_ratio=2.0)
-
-def Net(num_classes):
-    torch.manual_seed(3)
-    return VisionTransformer(num_classes=num_classes, **SETTINGS)
-"""
-
-
-@pytest.mark.numeric
-@pytest.mark.long
-def test_what_a_vision_transformer_gives_away_is_validated(tmp_path: Path) -> None:
-    """Its position embedding shows the gradient of each token, so that the patches are the solution of a linear system."""
-    (tmp_path / "net.py").write_text(TRANSFORMER)
-    model, out = f"{tmp_path / 'net.py'}:Net", tmp_path / "out"
-    folder = record(tmp_path, model=model, nodes=16)
-    options = {"model": model, "originals": tmp_path / "originals", "auxiliary_data": "mnist-5k"}
-    attack = "PatchEmbeddingInversion(); LabelInference()"
-    result = invoke(folder, "-s", "local-steps=1", out=out, update_attacks=attack, **options)
-    assert result.exit_code == 0, result.output
-    rows = read_lines(out / "rows.jsonl")
-    scores = {(row["attack"].partition("(")[0], row["metric"]): row for row in rows if row["role"] == "attack"}
-    psnr = scores["PatchEmbeddingInversion", "psnr"]
-    assert (psnr["n"], psnr["status"]) == (16, "ok")
-    assert psnr["value"] > 30, "exact but for the rounding of float32 weights, whose difference the update is"
-    assert scores["LabelInference", "label-accuracy"]["value"] == 1.0
-    assert scores["PatchEmbeddingInversion", "recognisable"]["value"] == 1.0
-    assert '<b class="word recognisable">recognisable</b>' in page_of(out)
-
-
 @pytest.mark.long
 def test_normalised_originals_are_no_decoys_nor_to_learn_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The digits of the clients are of the auxiliary data set, too, and differ from it by float errors."""
@@ -155,3 +123,58 @@ def test_without_other_images_there_is_no_mean_image() -> None:
     found = Truth(dark, None, other).baselines(10)[GuessName(Role.NULL_BASELINE, "mean")]["mse", "original"]
     expected = (dark - 0.25).square().mean((1, 2, 3))  # guesses are alike, so that any assignment is the best
     torch.testing.assert_close(torch.tensor(sorted(found)), expected.sort().values)
+
+
+def code_blocks(out: Path) -> Iterator[str]:
+    """The text of every <pre> on the page, before its first section."""
+    page = (out / "report.html").read_text(encoding="utf-8").partition("<section")[0]
+    return map(html.unescape, re.findall("<pre[^>]*>(.*?)</pre>", page, re.DOTALL))
+
+
+class Saving(Torch):
+    """Clients that run the lines of the page, and train on what their loader gives."""
+
+    lines: str = ""
+
+    def answer(self, message: Message) -> Message:
+        set_message_id(message, "m")
+        node = message.metadata.dst_node_id
+        images, labels = digits(NODES.index(node) * self.each, self.each)
+        loader = DataLoader(TensorDataset((images - MEAN) / STD, labels), self.batch)
+        names: dict[str, Any] = {
+            "trainloader": loader, "context": type("Context", (), {"node_id": node}), "msg": message,
+        }  # fmt: skip
+        exec(self.lines, names)
+        for _ in names["trainloader"]:
+            pass  # which keeps what it gives
+        return super().answer(message)
+
+
+@pytest.mark.numeric
+@pytest.mark.long
+def test_the_page_without_scores_shows_how_to_get_them_and_that_works(tmp_path: Path) -> None:
+    steps = {"local-epochs": 1, "batch-size": 1}
+    folder, out = record(tmp_path, model="mlp", nodes=16, **steps), tmp_path / "out"
+    result = invoke(folder, out=out, model="mlp", update_attacks="Spear()")
+    assert result.exit_code == 0, result.output
+    lines, command = code_blocks(out)
+    assert f"mean={MEAN}, std={STD}" in lines
+
+    kept = tmp_path / "kept"
+    grid = Saving(build_model("mlp", num_classes=10, input_shape=(1, 28, 28), seed=4), 1, 1, None, True, 16)
+    grid.lines = lines.replace(FOLDER, str(kept))
+    strategy = RecordingStrategy(FedAvg(fraction_evaluate=0.0), tmp_path / "again", settings=steps)
+    strategy.start(grid, grid.arrays(), num_rounds=1, train_config=ConfigRecord({"lr": RATE}))  # type: ignore[arg-type]
+    # Split first: the folders of a test may hold spaces.
+    places = {f"originals={FOLDER}": f"originals={kept}", "NEW-RECORDING": str(tmp_path / "again")}
+    words = [places.get(word, word) for word in shlex.split(command)]
+    scored = CliRunner().invoke(app, [*words[1:], "-s", "auxiliary-data=mnist-5k", "--out", str(tmp_path / "scored")])
+    assert scored.exit_code == 0, scored.output
+    rows = read_lines(tmp_path / "scored" / "rows.jsonl")
+    (psnr,) = [row for row in rows if row["metric"] == "psnr" and row["attack"].startswith("Spear")]
+    assert (psnr["n"], psnr["status"]) == (16, "ok")
+    assert psnr["value"] > 60, "exact but for rounding: the originals are those that were trained on"
+    assert not list(code_blocks(tmp_path / "scored"))
+    assert '<b class="word recognisable">recognisable</b>' in page_of(tmp_path / "scored")
+    (line,) = (line.split() for line in scored.output.splitlines() if " recognisable " in line and "Spear" in line)
+    assert line[1].startswith("Spear"), "the verdict of the page"

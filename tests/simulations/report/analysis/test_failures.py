@@ -14,16 +14,7 @@ def test_attacks_without_a_score_are_those_that_failed_on_everything(tmp_path: P
         ({"metric": "attack", "status": "failed", "n": 4, "failures": 4}, True),
         ({"metric": "psnr", "value": 6.0, "n": 4, "failures": 4}, True),
         ({"metric": "psnr", "value": 6.0, "n": 4, "failures": 3}, False),
-        (
-            {
-                "metric": "psnr",
-                "value": 6.0,
-                "n": 4,
-                "failures": 4,
-                "card": {"attack_failures": ["found 0 of 4 examples"]},
-            },
-            False,
-        ),
+        ({"metric": "psnr", "value": 6.0, "n": 4, "failures": 4, "card": {"attack_failures": ["found 0 of 4"]}}, False),
         # A score of membership counts records in n and failed tests in failures: three tests may fail of five records.
         ({"metric": "membership-auc", "value": 0.7, "n": 3, "failures": 3}, False),
         ({"metric": "membership-auc", "status": "failed", "n": 9, "failures": 1}, True),
@@ -45,9 +36,8 @@ def test_an_attack_without_a_place_is_no_failure_beside_another_that_was_tried(t
 
 def test_the_attacks_that_did_not_run_stand_with_their_reason_and_their_defences() -> None:
     why = "does not apply: values 1 and 2 are {} and 3"
-    found = [
-        row(attack="Some()", defense=of, **NOT_APPLICABLE | {"message": why.format(at)}) for at, of in enumerate("AB")
-    ]
+    unable = {"attack": "Some()"} | NOT_APPLICABLE
+    found = [row(defense=of, **unable | {"message": why.format(at)}) for at, of in enumerate("AB")]
     found += [row(attack="Some()", defense="A", metric="attack", status="not-needed", message="not needed: all found")]
     found += [row(attack="Some()", defense="A", metric="attack", status="failed", message="out of memory")]
     told = not_run([Row.from_json(one) for one in found])

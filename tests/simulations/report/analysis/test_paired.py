@@ -80,17 +80,13 @@ def test_images_of_one_message_count_together_and_two_attacks_are_both_named() -
     assert (one.messages, one.word, one.said) == (48, FEWER, "fewer recognisable than without a defence")
 
 
-@pytest.mark.parametrize(
-    ("observation", "messages"), [(UPDATE, 3), ("one-step probe", 9), ("sum of clients' one-step probes", 3)]
-)
-def test_a_round_is_one_message_of_each_client_and_probes_are_numbered_by_their_images(
-    observation: str, messages: int
-) -> None:
+def test_a_round_is_one_message_of_each_client_and_probes_are_numbered_by_their_images() -> None:
     """Three clients with 16 images each, at the places 0, 1, 2, ... of probes of 6, or anywhere among a client's examples."""
-    at = [37 * place for place in range(16)] if observation == UPDATE else list(range(16))
-    row = hits(scored(20.0, n=48, card=card(6, observation=observation)))
-    sent = replace(row, extra=row.extra | {"each_of": [[client, place] for client in range(3) for place in at]})
-    assert len({message for message, _ in each_image([sent]).values()}) == messages
+    for observation, messages in ((UPDATE, 3), ("one-step probe", 9), ("sum of clients' one-step probes", 3)):
+        at = [37 * place for place in range(16)] if observation == UPDATE else list(range(16))
+        row = hits(scored(20.0, n=48, card=card(6, observation=observation)))
+        sent = replace(row, extra=row.extra | {"each_of": [[client, place] for client in range(3) for place in at]})
+        assert len({message for message, _ in each_image([sent]).values()}) == messages, observation
     assert each_image([replace(sent, extra={})]) == {}
     odd = replace(sent, extra=row.extra | {"each_of": ["no place", *sent.extra["each_of"][1:]]})
     assert each_image([odd]) == {}, "a place is none"

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from simulations.report.analysis.finding import Finding, findings_of
-from simulations.report.analysis.sentences import NO_CHOICE, in_plain_words, notes, recommendation
+from simulations.report.analysis.sentences import NO_CHOICE, notes, recommendation
 from simulations.run_folder.rows import Row
-from tests.simulations.report.analysis.test_verdict import UPDATE, attacked, card
+from tests.simulations.report.analysis.test_verdict import attacked
 from tests.simulations.report.report_run import row, scored, study_of
 
 ADAPTED = {"D()": {"adaptive_attacks": ["A"]}, "E()": {"adaptive_attacks": ["A"]}}
@@ -84,20 +84,6 @@ def test_no_choice_is_supported_and_the_reason_is_said(
 
 def test_there_is_nothing_to_choose_without_a_defence_or_without_none() -> None:
     assert recommendation(summary(BROKEN)) == ""
-
-
-def test_real_messages_are_said_first_and_the_smallest_request_after_them() -> None:
-    rows = [
-        attacked(found, found, defense=defense, card=of)
-        for defense, counts in (("", (48, 48, 30)), ("D()", (48, 0, 0)))
-        for found, of in zip(counts, (card(1), card(4), card(16, 4, UPDATE)), strict=True)
-    ]
-    assert in_plain_words(summary(*rows)) == [
-        "From real training updates of 4 steps on 16 images, attacks make images recognisable without a defence (30 of 48). "
-        "Attacks find no images under D.",
-        "From one-step probes of 1 image, which ordinary clients do not answer, attacks make images recognisable without a defence "
-        "(48 of 48) and under D (48 of 48).",
-    ]
 
 
 def test_a_caveat_of_several_defences_is_said_once() -> None:

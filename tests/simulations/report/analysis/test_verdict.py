@@ -89,6 +89,7 @@ def test_few_candidates_allow_no_verdict_however_many_are_found() -> None:
     line = lines(attacked(16, 16, n=16, chance=0.9))[0]
     assert verdict(line).verdict is Verdict.UNKNOWN
     assert "could not be judged" in " ".join(line.all_caveats)
+    assert judge([]) == []
 
 
 def test_upper_bounds_decide_nothing_and_are_not_counted_among_those_tried() -> None:
@@ -164,7 +165,3 @@ def test_a_verdict_that_the_number_of_attacks_makes_unknown_says_why() -> None:
     for found in (1, 2):
         (message,) = lines(attacked(found, n=16, chance=0.02), *others)[0].messages
         assert (message.verdict, [one[:23] for one in message.warnings]) == ("unknown", ["positive control failed"])
-
-
-def test_nothing_judged_without_cells() -> None:
-    assert judge([]) == []

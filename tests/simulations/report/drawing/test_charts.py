@@ -71,9 +71,8 @@ def corners(drawn: ElementTree.Element) -> np.ndarray:
 def test_a_chart_is_drawn_at_its_values_in_colours_of_the_page_with_its_names_below() -> None:
     look, other = Look("<b>& A", "var(--d1)", "star"), Look("B", "var(--none)", "circle")
     points = [(Point(0, 10, tip="<tip>"), look), (Point(10, 5, hollow=True), other)]
-    chart = Chart(
-        "<b>& all", *UNIT, [Stroke([(0, 10), (10, 5)], "var(--d1)")], points, [(one.name, one) for _, one in points]
-    )
+    line, names = Stroke([(0, 10), (10, 5)], "var(--d1)"), [(one.name, one) for _, one in points]
+    chart = Chart("<b>& all", *UNIT, [line], points, names)
     drawing = svg(chart)
     (line,), (full, hollow) = parts(drawing, "series"), parts(drawing, "mark")
     places = [np.array(re.findall(r"[\d.]+", str(one.get("transform"))), dtype=float) for one in (full, hollow)]
@@ -89,14 +88,6 @@ def test_a_chart_is_drawn_at_its_values_in_colours_of_the_page_with_its_names_be
     assert not re.search(r"#[0-9a-f]{6}|\bid=|href|url\(", ElementTree.tostring(drawing, encoding="unicode"))
 
 
-def test_every_marker_lies_around_its_place() -> None:
-    assert len({path for path, _ in MARKERS.values()}) == len(MARKERS)
-    for shape in MARKERS:
-        drawing = svg(Chart("", *UNIT, points=[(Point(5, 5), Look("A", "var(--d1)", shape))]))
-        (mark,) = parts(drawing, "mark")
-        assert re.fullmatch(r"M[-\d., ahvLlz]+", str(mark.get("d")))
-
-
 def test_the_plane_joins_dp_sgd_in_order_of_epsilon_and_shows_what_the_summary_says() -> None:
     chart = plane(findings_of(study_of(demo_rows()), {}), looks(PIPELINES))
     assert chart
@@ -110,15 +101,6 @@ def test_the_plane_joins_dp_sgd_in_order_of_epsilon_and_shows_what_the_summary_s
     point = names["No defence"]
     assert [(point.x, point.low), (point.x, point.high)] in whiskers
     assert all(chart.across.low <= x <= chart.across.high for of in whiskers for x, _ in of)
-
-
-def test_curves_have_a_line_and_a_name_for_each_defence() -> None:
-    weak = Score(0.1, 0.05, 0.2, status="not-validated")
-    chart = curves({"": [(at, Score(1 / at), "") for at in (1, 3, 6)], "A()": [(1, weak, " by B()")]}, FACES, "Share")
-    assert [one.kind for one in chart.lines] == ["series", "whisker"]
-    assert [name for name, _ in chart.names] == ["No defence", "A"]
-    assert [chart.across.show(one) for one in chart.across.ticks] == ["1", "3", "6"]
-    assert [(one.hollow, one.tip) for one, _ in chart.points][-1] == (True, "A, round 1: 10.0 % by B()")
 
 
 def test_images_identified_are_drawn_over_three_attacked_rounds_or_more() -> None:

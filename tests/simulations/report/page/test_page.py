@@ -139,9 +139,7 @@ def test_pictures_come_most_similar_first_byte_for_byte(tmp_path: Path) -> None:
     # The first screen has the recognisable image, without a defence.
     first = [re.split(r"[,:] | \(", str(known["alt"]).removesuffix(")")) for known in report.images["glance"]]
     assert [one[0] for one in first] == ["original", "protected", "guess"]
-    assert {(one[1], *one[-4:]) for one in first} == {
-        ("No defence", "recognisable", "client 1", "target 0", "image 0"),
-    }
+    assert {(one[1], *one[-4:]) for one in first} == {("No defence", "recognisable", "client 1", "target 0", "image 0")}
     embedded = {str(known["src"]).partition(",")[2] for tag, known in report.tags if tag == "img"}
     assert embedded < {base64.b64encode(path.read_bytes()).decode() for path in (tmp_path / "pictures").glob("*.png")}
 
@@ -171,6 +169,12 @@ def test_a_missing_part_costs_only_itself(tmp_path: Path) -> None:
         assert "configuration" in found.sections
         assert ("glance" in found.sections) == ("rows.jsonl" not in missing), missing
         assert [f"{name} is missing" in found.text for name in parts[:2]] == [name in missing for name in parts[:2]]
+
+
+def test_a_configuration_that_is_no_json_costs_a_note(tmp_path: Path) -> None:
+    directory = write_run(tmp_path, SMALL)
+    (directory / "config.json").write_text("{")
+    assert "config.json is not JSON" in Page(write_report(directory).read_text(encoding="utf-8")).text
 
 
 def test_a_report_is_the_same_each_time_and_written_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,14 +2,11 @@ import math
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from attacks.metrics.training import SPLIT
 from attacks.smashed.base import BEYOND_RUN
 from simulations.report import Row, validate
 from simulations.report.analysis.caveats import UNTESTED
 from simulations.report.analysis.finding import findings_of
-from simulations.report.studies.score import merge
 from simulations.report.text import amount, power_of_ten, size
 from tests.simulations.report import report_run
 from tests.simulations.report.report_run import CONFIG, NULLS, Page, looked_for, row, study_of
@@ -114,30 +111,6 @@ def test_an_upper_bound_never_leads_and_is_no_adaptive_attack() -> None:
         assert line(rows).caveats == (f"{UNTESTED}: TokenJigsaw did not run",)
 
 
-def test_upper_bounds_are_marked_wherever_they_are_listed_and_alone_pass_no_control(tmp_path: Path) -> None:
-    pictures = [
-        {"defense": "", "round": 2, "client": client, "attack": name, "kind": "reconstruction", "psnr": psnr}
-        | {"file": f"{client}{name == TOLD}.png"}
-        for client, name, psnr in ((0, DECODER, 9.0), (0, TOLD, 60.0), (1, DECODER, 20.0), (1, TOLD, 15.0))
-    ]
-    found = build(tmp_path, split_rows() + attack(SHUFFLE, TOLD, 8.0, round=1, failures=3), pictures=pictures)
-    mark = "upper bound: knows the order"
-    tables = [(found.table("split", 1), "Attack"), (found.table("control"), "Attack on the undefended run")]
-    tables += [(found.table("failures"), "What failed")] + [(found.table("attacks", at), "Attack") for at in (0, 1)]
-    for table, column in tables:
-        cells = [one[column] for one in table]
-        assert [cell for cell in cells if cell[0] == TOLD], column
-        assert all((mark in cell) == (cell[0] == TOLD) for cell in cells), column
-    # Pictures are led by what an attacker recovered.
-    names = ("TokenDecoder", "FeatureInversion (upper bound)")
-    alts = [str(known["alt"]) for known in found.images["pictures"]]
-    assert alts == [f"{name}, client {client}" for client in (1, 0) for name in names]
-    alone = [one for one in split_rows() if one["attack"] not in {DECODER, JIGSAW}] + attack("", DECODER, 12.0)
-    for page, verdict in ((found, "recognisable"), (build(tmp_path / "told", alone), "unknown")):
-        plain = page.table("glance")[0]
-        assert verdict in [part for cell in plain.values() for part in cell]
-
-
 def test_no_number_is_lost_and_only_diagnostics_are_left_among_the_others(tmp_path: Path) -> None:
     metrics, more = [*(one.name for one in SPLIT), *SMASHED_METRICS], []
     for metric in metrics:
@@ -159,12 +132,6 @@ def test_further_scores_of_an_attack_follow_its_positive_control() -> None:
         assert {mine[metric] for metric in SMASHED_METRICS} == {expected}
         assert mine["holdout_psnr"] == "ok"
     assert {control.row.metric for control in study_of(split_rows()).controls} == {"identified"}
-    for metric in SMASHED_METRICS:  # of two seeds, the worst image is the best recovered
-        two = [Row(metric=metric, value=0.5, worst=worst, seed=seed) for seed, worst in enumerate((0.25, 0.75))]
-        assert merge(two).worst == (0.25 if metric == "mse-paper" else 0.75), metric
-    found = merge([Row(metric="identification", value=1.0, n=32, ci_low=1.0, ci_high=1.0)])
-    # Wilson, all of n: the lower end is n / (n + z^2).
-    assert (found.low, found.high) == pytest.approx((32 / (32 + 1.959964**2), 1.0), abs=1e-6)
 
 
 def test_large_numbers_are_shown_as_powers_of_ten_or_with_prefixes() -> None:
@@ -174,26 +141,3 @@ def test_large_numbers_are_shown_as_powers_of_ten_or_with_prefixes() -> None:
     assert [power_of_ten(one) for one in (*exponents, None, math.inf, math.nan)] == [*told, DASH, DASH, DASH]
     assert [amount(value) for value in (12.0, 922752.0, 3e6, 4e9, None)] == ["12", "923 k", "3 M", "4 G", DASH]
     assert [size(value) for value in (12.0, 922752.0, 3e6, 4e9, None)] == ["12 B", "923 kB", "3 MB", "4 GB", DASH]
-
-
-def test_attacks_on_rows_of_a_table_stand_beside_the_most_frequent_categories(tmp_path: Path) -> None:
-    known = {"round": 2, "scenario": "split", "card": card(DECODER), "n": 40}
-    rows = [one for one in split_rows() if not one["attack"]]
-    for name, role, share in ((DECODER, "", 0.75), ("majority", "null baseline", 0.5)):
-        of = {**known, "attack": name} | ({"role": role} if role else {})
-        scores = {"cells-right": share, "column age": share + 0.1, "mse-embedding": 1 - share}
-        rows += [row(metric=metric, value=value, ci_low=value, ci_high=value, **of) for metric, value in scores.items()]
-    rows += [row(metric=metric, value=0.7, n=400, round=2, scenario="split") for metric in ("test-auc", "test-loss")]
-    found = build(tmp_path, rows)
-    (read,) = found.table("split", 1)
-    numbers = {name: cell[0] for name, cell in read.items()}
-    assert {
-        "cells right, %": "75.0",
-        "most frequent, %": "50.0",
-        "MSE of embeddings": "0.25",
-    }.items() <= numbers.items()
-    assert numbers["mean embedding's"] == "0.50"
-    (column,) = found.table("split", 2)
-    assert (column["Column"], column["share right, %"][0]) == (["age"], "85.0")
-    assert column["most frequent category, %"] == ["60.0"]
-    assert f"No defence: columns as {DECODER} read them, round 2" in found.sections["split"]

@@ -1,13 +1,11 @@
 import base64
 import hashlib
-import json
 import re
 from pathlib import Path
 
 import pytest
 from markupsafe import Markup
 
-from simulations.report import write_report
 from simulations.report.page.templates import render
 from simulations.report.section import Content, Section, sections
 from tests.simulations.report.approved_text import FOLDER, assert_approved, lines_of
@@ -49,26 +47,6 @@ def test_approved_pages_show_every_section_and_are_short_enough_to_be_read(pages
     assert {one.name for one in sections()} <= shown
     assert {kind: len(found) for kind, found in lines.items() if len(found) > 150} == {}
     assert {file.stem for file in FOLDER.iterdir()} == {*KINDS, "comparison"}
-
-
-def test_another_verdict_is_not_approved(tmp_path: Path, pages: Pages, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("APPROVE", raising=False)
-    text = pages["outsourced"].read_text(encoding="utf-8")
-    other = tmp_path / "report.html"
-    for old, new in (("recognisable", "identifiable"), ("17.5", "17.6"), ("+3.5", "+3.4"), ("32 of 32", "31 of 32")):
-        assert old in text, old
-        other.write_text(text.replace(old, new), encoding="utf-8")
-        with pytest.raises(AssertionError, match="APPROVE=1"):
-            assert_approved("outsourced", other, KINDS["outsourced"])
-    assert_approved("outsourced", pages["outsourced"], KINDS["outsourced"])
-    # And of the rows: one image less that is recognisable.
-    rows = [json.loads(one) for one in (pages["outsourced"].with_name("rows.jsonl")).read_text().splitlines()]
-    for one in rows:
-        if one["metric"] == "recognisable":
-            one["value"] -= 1 / 32
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
-    (tmp_path / "config.json").write_bytes(pages["outsourced"].with_name("config.json").read_bytes())
-    assert lines_of(write_report(tmp_path)) != lines_of(pages["outsourced"])
 
 
 def test_every_page_is_well_formed_and_loads_nothing(pages: Pages, subtests: pytest.Subtests) -> None:

@@ -1,5 +1,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import combinations
 from math import comb
 from typing import Any
 
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from attacks.metrics.names import Role
 from simulations.report import Row, validate
+from simulations.report.studies.baselines import names_members
 from simulations.report.studies.control import controls
 from simulations.report.studies.intervals import LEVEL
 from strategies.audit.threat_card import ThreatCard
@@ -66,15 +68,10 @@ def test_one_failed_control_concerns_its_attack_round_observation_and_run_only()
         assert statuses(*rows)[0] == expected, change
     # Of messages of several sizes, those of its own size decide, or smaller ones that passed; never larger ones.
     one, eight, seven = (PROBE.but(images=images) for images in (1, 8, 7))
-    for passed, expected in (
-        ((one,), [OK, FAILED, OK]),
-        ((eight,), [FAILED, OK, FAILED]),
-        ((), [FAILED, FAILED, FAILED]),
-    ):
+    for passed, expected in ((one, [OK, FAILED, OK]), (eight, [FAILED, OK, FAILED]), (None, [FAILED] * 3)):
         rows = [under(12.0, 11.0, card=card) for card in (one, eight, seven)]
-        assert (
-            statuses(*rows, *(found(None if card in passed else 0, card=card) for card in (one, eight)))[:3] == expected
-        )
+        rows += [found(None if card == passed else 0, card=card) for card in (one, eight)]
+        assert statuses(*rows)[:3] == expected
 
 
 def test_labels_membership_and_classes_must_lie_above_their_best_null_with_the_whole_interval() -> None:
@@ -180,3 +177,26 @@ def test_it_agrees_with_the_rule_read_aloud_and_changes_nothing_but_statuses(row
     assert [replace(row, status="") for row in once] == [replace(row, status="") for row in rows]
     assert validate(once) == once
     assert statuses(*rows) == slow_validate(rows)
+
+
+OTHERS = 100
+
+
+def rate(count: int, members: int, **given: object) -> Row:
+    card = ThreatCard(observation="training update", members=members, others=OTHERS)
+    known = {"metric": "membership-tpr", "attack": "A()", "round": 1, "n": members + OTHERS, "value": count / members}
+    return Row(**(known | {"card": card} | given))
+
+
+def test_members_are_named_where_few_orders_of_like_records_would_do_as_well() -> None:
+    for members in (2, 3):
+        # Member number i (from 0) at place p, from the highest, has p - i others before it.
+        orders = combinations(range(members + OTHERS), members)
+        found = [sum(place - i <= 1 for i, place in enumerate(places)) for places in orders]
+        for count in range(members + 1):
+            luck = sum(one >= count for one in found) / len(found)
+            assert names_members(rate(count, members)) == (luck <= 0.025), (count, luck)
+        assert [names_members(rate(count, members)) for count in (0, members)] == [False, True]
+    update = ThreatCard(observation="training update")
+    for changed in ({"status": "failed"}, {"card": update}, {"metric": "membership-auc"}):
+        assert not names_members(rate(3, 3, **changed)), "a failed row or one without counts names no member"

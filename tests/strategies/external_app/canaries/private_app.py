@@ -31,7 +31,6 @@ class Net(nn.Module):
         self.head = nn.Linear(32, 10)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits."""
         logits: Tensor = self.head(self.body(images))
         return logits
 
@@ -162,5 +161,4 @@ def pooled(shown: dict[str, Any]) -> int:
 
 
 def shown_in(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The audit in the rows."""
     return next(row[AUDIT] for row in rows if row.get(AUDIT))
