@@ -52,9 +52,9 @@ class Knowledge:
         return self.sender
 
 
-def learned_field() -> Any:
-    """A field that ``fit`` fills, None before: no part of an attack's text, nor of what makes two attacks equal."""
-    return field(default=None, repr=False, compare=False)
+def learned_field(before: Any = None) -> Any:
+    """A field that ``fit`` fills, ``before`` until then: no part of an attack's text, nor of what makes two attacks equal."""
+    return field(default=before, repr=False, compare=False)
 
 
 Observation = TypeVar("Observation")

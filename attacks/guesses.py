@@ -24,13 +24,14 @@ class Reconstruction:
         images: (B, C, H, W) in [0, 1]; uniform grey where the attack failed.
         labels: (B,) int64, the classes that the attack used; -1 if the attack failed before it had any.
         found: Of a guess with a ``failure``, the number of first images that the attack found all the same; the others are grey.
+            0 is the result of a search in vain, None that of an error.
     """
 
     images: Tensor
     labels: Tensor
     diagnostics: Numbers = field(default_factory=dict)
     failure: str = ""
-    found: int = 0
+    found: int | None = None
 
     @classmethod
     def unlabelled(cls, images: Tensor, diagnostics: Numbers) -> Reconstruction:
@@ -45,7 +46,7 @@ class Reconstruction:
 
     def failed(self, error: AttackError | str) -> Reconstruction:
         """A grey copy of the guess, for a refinement that failed."""
-        return replace(self, images=torch.full_like(self.images, 0.5), failure=str(error), found=0)
+        return replace(self, images=torch.full_like(self.images, 0.5), failure=str(error), found=None)
 
     def but_missing(self, count: int, reason: str) -> Reconstruction:
         """The guess with grey images behind its own, ``count`` in all, which the attack did not find; itself without a reason."""
@@ -60,7 +61,7 @@ class Reconstruction:
         """The images that the attack found, as a guess without a failure."""
         if not self.failure:
             return self
-        return replace(self, images=self.images[: self.found], labels=self.labels[: self.found], failure="", found=0)
+        return replace(self, images=self.images[: self.found or 0], labels=self.labels[: self.found or 0], failure="")
 
 
 def found_nothing(guess: Any) -> bool:

@@ -39,6 +39,10 @@ class AttackError(ValueError):
     """
 
 
+class FoundNothingError(AttackError):
+    """A search that ended without any image: a result, and no failure of the run."""
+
+
 class NotApplicableError(AttackError):
     """A network or message on which the attack has no place: no failure of the run."""
 

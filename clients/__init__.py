@@ -1,8 +1,9 @@
 """The client side: Flower messages (``app``), local training, data and models."""
 
-import importlib
+import importlib.util
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 if Path(sys.argv[0]).stem == "flwr-simulation":
@@ -41,11 +42,26 @@ _FOR_APPS = {
 """Function for external apps -> its module of ``clients.external_app``."""
 
 
+def require_own_packages(names: Iterable[str]) -> None:
+    """Raise an ``ImportError`` that names the folder which hides one of our packages, instead of failing somewhere inside.
+
+    ``simulations`` runs this file by its place, as ``clients`` may be the one that is not found.
+    """
+    ours = Path(__file__).resolve().parents[1]
+    for name in names:
+        spec = importlib.util.find_spec(name)
+        places = [Path(place).resolve() for place in (spec.submodule_search_locations or [])] if spec else []
+        if ours / name not in places:
+            where = f"{spec.origin or places[0]} is imported" if spec else "nothing of that name is found"
+            raise ImportError(
+                f"fedveil's package {name!r} is at {ours / name}, but {where}: rename that folder, or start from another one, "
+                "where it is not first on Python's path"
+            )
+
+
 def __getattr__(name: str) -> object:
     """Import the functions for external apps on first use."""
     if name not in _FOR_APPS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from clients.process.own_packages import require_own_packages
-
     require_own_packages(("attacks", "defenses"))
     return getattr(importlib.import_module(f"clients.external_app.{_FOR_APPS[name]}"), name)

@@ -12,7 +12,8 @@ type               content                                             reply
 =================  ==================================================  ==================================================
 
 Probes and audits are answered as the node's own configuration allows (``clients.secrets.policy``). A refused question gets an error
-of the code ``REFUSED``; an answer that leaves out a part carries ``withheld``: key of the configuration -> reason.
+of the code ``REFUSED``, or ``MODEL_REFUSED``; an answer that leaves out a part carries ``withheld``: key of the configuration ->
+reason.
 """
 
 import json

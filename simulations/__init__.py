@@ -15,9 +15,10 @@ _BESIDE = ("attacks", "clients", "defenses", "strategies")
 """Packages that are installed together with this one."""
 
 
-# Loaded by its path, because an import could find the `clients` package of another installation.
-_OWN = Path(__file__).resolve().parents[1] / "clients" / "process" / "own_packages.py"
-runpy.run_path(str(_OWN))["require_own_packages"](_BESIDE)
+# Run by its path, because an import could find the `clients` package of another installation. Its part for Flower's simulation does
+# not run then: ``runpy`` puts the path in the place of the process's name.
+_CLIENTS = Path(__file__).resolve().parents[1] / "clients" / "__init__.py"
+runpy.run_path(str(_CLIENTS))["require_own_packages"](_BESIDE)
 
 
 def __getattr__(name: str) -> Any:

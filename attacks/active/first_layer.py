@@ -12,7 +12,7 @@ from attacks.base import Knowledge, learned_field
 from attacks.guesses import Reconstruction
 from attacks.normalisation import denormalise
 from attacks.observations import AttackError, ClientUpdate, NotApplicableError
-from defenses.checks import SMALLEST, algorithm, checked_field, is_number, whole_field
+from defenses.checks import algorithm, whole_field
 from defenses.tensors import Numbers
 
 MOST_BINS = 10**6
@@ -134,6 +134,8 @@ TRAP_SCALE = 0.58
 """Standard deviation of the weights times the square root of the number of inputs, as of torch's own weights."""
 SAME = 1e-3
 """Mean squared error, in [0, 1], below which two neurons show the same image."""
+ACTIVATION = 0.05
+"""Share of auxiliary images that activate a neuron of trap weights, on average over neurons; about 1 / batch size is best."""
 HALVINGS = 40
 """Of the interval in which the scale lies."""
 
@@ -143,22 +145,18 @@ class TrapWeights(
     ActiveAttack,
     needs_auxiliary=True,
     selection="repeated by several neurons, pixels within [0, 1]",
-    quick={"activation": 0.4},
 ):
     """Set the first linear layer so that few images activate each neuron, and recover one image from each neuron's gradient.
 
     A random half of each row's weights is negative, -|n| with n ~ N(0, 1); the other half holds the same numbers in another order
     times ``-factor``. On pixels in [0, 1] both halves nearly cancel; the factor, slightly below 1, decides how often the sum is
-    positive. Bisection on auxiliary images finds the factor at which a share ``activation`` of them activates a neuron. If image i
+    positive. Bisection on auxiliary images finds the factor at which a share ``ACTIVATION`` of them activates a neuron. If image i
     alone activates neuron k, (dL/dW)_k / (dL/db)_k = x_i. Several images give a mean weighted by their signals, which differs
     between neurons. A quotient repeated by several neurons is therefore an image: such quotients come first, then quotients within
     [0, 1], then the others. Diagnostics: ``neurons_on``, and ``repeated``, the number of repeated images.
 
     Reports "does not apply" for a model without a linear layer on the pixels that is followed by a ReLU, such as ``cnn``. The paper
     also passes pixels through convolutions made into identities, which pooling would blur here.
-
-    Attributes:
-        activation: Share of auxiliary images that activate a neuron, on average over neurons; about 1 / batch size is best.
     """
 
     source = (
@@ -170,9 +168,6 @@ class TrapWeights(
         "scale"
     )
 
-    activation: float = checked_field(
-        0.05, lambda share: is_number(share) and SMALLEST <= share < 1, f"a number from {SMALLEST:g}, below 1"
-    )
     learned: float = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
@@ -184,7 +179,7 @@ class TrapWeights(
         below, above, low, high = images @ negative.T, images @ positive.T, 0.0, 2.0
         for _ in range(HALVINGS):
             factor = (low + high) / 2
-            often = float((below + factor * above > 0).double().mean()) > self.activation
+            often = float((below + factor * above > 0).double().mean()) > ACTIVATION
             low, high = (low, factor) if often else (factor, high)
         return replace(self, learned=low)
 

@@ -1,5 +1,7 @@
 """Base of attacks that solve the equations of a gradient for its examples, and the labels of these."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -9,7 +11,7 @@ from attacks.exact.linear_layer import Read
 from attacks.gradient.trial_gradients.matching import count_classes
 from attacks.guesses import Reconstruction
 from attacks.normalisation import denormalise, normalise
-from attacks.observations import AttackError, ClientUpdate
+from attacks.observations import AttackError, ClientUpdate, FoundNothingError
 from defenses.checks import algorithm
 from defenses.module_calls import calls_of
 from defenses.tensors import NamedTensors, Numbers, Update
@@ -92,7 +94,8 @@ class SolvingAttack(Attack[ClientUpdate, Reconstruction], begins_chains=True):
         try:
             guess = self.solve(observation, generator, numbers)
         except AttackError as error:
-            return Reconstruction.grey(count, observation.input_shape, str(error), numbers)
+            grey = Reconstruction.grey(count, observation.input_shape, str(error), numbers)
+            return replace(grey, found=0 if isinstance(error, FoundNothingError) else None)
         solved = len(guess.images)
         others = f"found {solved} of {observation.num_examples} {OTHERS}" if solved < count else ""
         return guess.but_missing(count, guess.failure or others)

@@ -12,7 +12,7 @@ from attacks.exact.linear_layer import GAP, LayerGradient, LinearLayer, LowRank,
 from attacks.exact.missing_examples import CLEAR, SURE_OF_ONE, MissingExamples
 from attacks.exact.sparse_directions import SparseDirections
 from attacks.guesses import Reconstruction
-from attacks.observations import AttackError, ClientUpdate, NotApplicableError
+from attacks.observations import ClientUpdate, FoundNothingError, NotApplicableError
 from defenses.checks import algorithm, choice_field, steps_field
 from defenses.tensors import ImageShape, Numbers
 
@@ -254,10 +254,10 @@ def believed(given: Factors, where: str) -> Factors:
     """The examples whose signs of z agree with their zeros; ``where`` says after which search others are missing.
 
     Raises:
-        AttackError: When there is none.
+        FoundNothingError: When there is none.
     """
     sure = given.agreement > ALONE
     failure = f"found {int(sure.sum())} of {len(sure)} examples {where}"
     if not sure.any():
-        raise AttackError(failure)
+        raise FoundNothingError(failure)
     return given if sure.all() else Factors(given.signals[sure], given.inputs[sure], given.agreement[sure], failure)

@@ -8,23 +8,23 @@ from attacks.base import Attack
 from attacks.gradient.trial_gradients.matching import attackable, count_classes
 from attacks.guesses import Labels
 from attacks.observations import AttackError, ClientUpdate, require_trained
-from defenses.checks import algorithm, examples_field
+from defenses.checks import algorithm
 from defenses.module_calls import calls_of
 from defenses.tensors import ImageShape, Update
+
+MOST_LABELS = 1024
+"""Guessed labels of a batch, the most certain first."""
 
 
 @algorithm
 class LabelInference(Attack[ClientUpdate, Labels], guesses="labels"):
-    """Infer the classes of a batch from the signs and sizes of the last layer's gradient; see ``infer_labels``.
+    """Infer the classes of a batch, of up to ``MOST_LABELS``, from the signs and sizes of the last layer's gradient.
 
-    Attributes:
-        max_labels: Largest number of guessed labels out of ``num_examples``, the most certain first.
+    See ``infer_labels``.
     """
 
     source = "Zhao 2020 (iDLG), Eq. 3-6; Wainakh 2022 (LLG), Algorithm 1"
     threat = "global model, one update, its number of examples and learning rate; no labels, no auxiliary data"
-
-    max_labels: int = examples_field(1024)
 
     def attack_one(self, observation: ClientUpdate, generator: torch.Generator) -> Labels:
         """Guess ``num_examples`` classes; deterministic."""
@@ -38,7 +38,7 @@ class LabelInference(Attack[ClientUpdate, Labels], guesses="labels"):
         return Labels(torch.full((self._count(observation),), -1), failure=reason)
 
     def _count(self, observation: ClientUpdate) -> int:
-        return max(min(observation.num_examples, self.max_labels), 0)
+        return max(min(observation.num_examples, MOST_LABELS), 0)
 
 
 def infer_observed_labels(observation: ClientUpdate, gradient: Update) -> Tensor:

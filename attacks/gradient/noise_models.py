@@ -20,7 +20,7 @@ from attacks.gradient.trial_gradients.matching import GradientMatching, Matching
 from attacks.guesses import Reconstruction
 from attacks.observations import AttackError, ClientUpdate, trained_parameters
 from defenses.base import UpdateDefense
-from defenses.checks import algorithm, scale_field, share_field, steps_field
+from defenses.checks import algorithm, steps_field
 from defenses.tensors import Update
 from defenses.updates.client_dp import ClientDP
 from defenses.updates.flower_mods import FlowerLocalDP
@@ -78,8 +78,8 @@ class NoiseModelInversion(
     total_variation: float = 0.0
     step_decay: bool = False
     line_search: bool = True
-    noise_std: float = scale_field(0.0, zero=True)
-    step_noise_std: float = scale_field(0.0, zero=True)
+    noise_std: float = learned_field(0.0)
+    step_noise_std: float = learned_field(0.0)
     adam_iterations: int = steps_field(400, 0)
 
     def card(self) -> dict[str, int | str]:
@@ -212,7 +212,7 @@ class MaskedInversion(GradientInversion):
     iterations: int = 600
     total_variation: float = 1e-2
     prior_decay: bool = True
-    pruned_fraction: float = share_field(0.0)
+    pruned_fraction: float = learned_field(0.0)
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """The attack for the pipeline's pruning and what follows it."""

@@ -12,13 +12,15 @@ from attacks.gradient.trial_gradients.finite_difference import DifferencedMatchi
 from attacks.gradient.trial_gradients.matching import GradientMatching, MatchingProblem, Statistics
 from attacks.guesses import Reconstruction
 from attacks.observations import Aggregate, AttackError, ClientUpdate, Probe, TrainingUpdate
-from defenses.checks import algorithm, require, share_field
+from defenses.checks import algorithm, require
 from defenses.tensors import Update
 
 ONE_STEP = (Probe, Aggregate)
 """Observations that always have one step; a training update may have more steps than the server knows."""
 ALPHA_UNIT = 0.1
 """Of alpha for one unit of its unknown: a step of the optimizer moves pixels by tenths, and alpha should move by hundredths."""
+FIRST_ALPHA = 0.5
+"""Where the search for alpha starts; 0 is the global model, as all other inversions have it."""
 
 
 @algorithm
@@ -37,9 +39,6 @@ class SurrogateMatching(GradientInversion, observes=TrainingUpdate):
     ``InvertingGradients``; and 600 iterations by default, where the authors' demonstration takes 2000.
 
     Diagnostics: ``alpha``, that of the guess; 0 for a probe.
-
-    Attributes:
-        alpha: Where it starts; ``0.0`` is the global model, as all other inversions have it.
     """
 
     source = "Zhu 2023 (SME: surrogate model extension), Algorithm 1"
@@ -50,7 +49,6 @@ class SurrogateMatching(GradientInversion, observes=TrainingUpdate):
     prior_decay: bool = True
     max_images: int = 50
     max_unrolled_steps: int = 0
-    alpha: float = share_field(0.5)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -69,7 +67,7 @@ class SurrogateMatching(GradientInversion, observes=TrainingUpdate):
     @property
     def more_starts(self) -> tuple[float, ...]:
         """That of alpha."""
-        return (self.alpha / ALPHA_UNIT,)
+        return (FIRST_ALPHA / ALPHA_UNIT,)
 
     def _objective(self, trials: Trials, victim: Victim) -> GradientMatching:
         return SurrogateGradientMatching(self._problem(trials, victim), moves([target for target, _ in trials]))

@@ -18,6 +18,8 @@ class Role(StrEnum):
     """A guess that needs no attack, such as the grey image."""
     SCALE = "scale"
     """Made from the truth or its class, to read scores by, such as a blurred copy: neither a baseline nor an attack."""
+    NULL_CONTROL = "null control"
+    """An attack's guess from noise: a role of earlier versions alone. Its rows stay in their file, and no page shows them."""
 
 
 BESIDE = (Role.NULL_BASELINE, Role.SCALE)

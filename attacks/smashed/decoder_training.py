@@ -95,9 +95,7 @@ class DecoderAttack(
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Trains the network."""
         sender, images = knowledge.require_sender(), knowledge.auxiliary.images
-        # A client half that only cuts images has no weights.
-        weight = next(sender.edge.parameters(), None) if isinstance(sender.edge, nn.Module) else None
-        device = "cpu" if weight is None else weight.device
+        device = next(sender.edge.parameters()).device
         rows = kept_and_held(len(images), generator)
         kept, held = (images[some.to(images.device)].detach().float().to(device) for some in rows)
         pool = self.pool_of(sender, kept, generator)

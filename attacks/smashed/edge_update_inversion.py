@@ -117,10 +117,10 @@ class GradientProblem:
 
     @classmethod
     def of(cls, observation: SmashedData, step: EdgeStep, pipeline: Pipeline) -> GradientProblem:
-        """Raises: AttackError when the client half has no weights, or the update does not fit them."""
-        if not isinstance(observation.edge, nn.Module) or not any(True for _ in observation.edge.parameters()):
-            raise AttackError("the client half has no weights, so that there is no update to attack")
-        edge = copy.deepcopy(observation.edge).requires_grad_()
+        """Raises: AttackError when the update does not fit the weights of the client half."""
+        edge = copy.deepcopy(observation.edge)
+        assert isinstance(edge, nn.Module)
+        edge.requires_grad_()
         update = ClientUpdate(
             edge,
             step.update,

@@ -48,9 +48,10 @@ from clients.external_app.client import (
     read_data,
 )
 from clients.external_app.mods import ModBudget, budgets, inner_mods, mods_of, named, training_names
+from clients.external_app.own_images import recognised
 from clients.external_app.partial import FROZEN_DIGEST, UNSENT, AppModel, ModelMismatchError
 from clients.external_app.plan import AppPlan, ModelFactory, built
-from clients.external_app.training import TrainingWatch, last_training, recognised
+from clients.external_app.training import TrainingWatch, last_training
 from clients.flower_private import functions_of, mods_around
 from clients.messages.audit_answers import answer_audit
 from clients.messages.node import MODS, Call, Mod, answers_of, draws_from_seed, draws_of, partition_of, reply_to

@@ -1,13 +1,12 @@
 """What a client's own training did, as torch's objects show it while it runs: no number of it is a user's word.
 
 A ``TrainingWatch`` counts the steps of ``torch.optim`` optimizers, and the images that a model is given with gradients on. It
-changes nothing, draws no random number, and where it fails it stops and says why. Of an image it keeps ``PROJECTIONS`` numbers,
-which recognise it.
+changes nothing, draws no random number, and where it fails it stops and says why. Of an image it keeps its projections
+(``own_images``).
 """
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 import threading
@@ -17,36 +16,29 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, ClassVar, Self
 
-import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context
-from numpy.typing import NDArray
 from pydantic import ConfigDict
 from torch import Tensor, nn
 from torch.nn.modules import module as modules
 from torch.optim import optimizer as optimizers
 from torch.optim.optimizer import Optimizer
 
+from clients.external_app.own_images import SAW, is_images, projected
 from clients.wire.limits import LEAST_RATE, MOST_IMAGES, MOST_RATE, MOST_STEPS, BelowOne, Decay, Length, Limit
 from clients.wire.records import to_record, to_tensors
 from clients.wire.schema import STRICT, parsed
 from clients.wire.texts import RecordError
-from defenses.random_draws import generator_for
 
-DID, SAW = "fedveil-last-training", "fedveil-last-images"
-"""Records of a context's state: what the last training did, and the projections of the images that it saw."""
-PROJECTIONS = 8
+DID = "fedveil-last-training"
+"""Record of a context's state: what the last training did."""
 MOST_SEEN = 4096
 """The first images of a training, which are recognised."""
-AT_ONCE = 2**22
-"""Values of images that are projected at once."""
 DIVERGED = 1e6
 MOST_NORMS = 64
 """The first steps of a training, whose gradients are compared."""
 MOST_LOCAL_STEPS = 10**6
 """Of a training: attacks may go through them one by one."""
-ALIKE = 1e-3
-"""Largest distance between projections of one image, over their length or 1: numbers of 16 bits round less."""
 LONGEST_NAME = 100
 NO_STEP = "no optimizer of torch.optim made a step in it"
 OPACUS = "GradSampleModule"
@@ -239,7 +231,7 @@ class TrainingWatch:
         # In a backward pass, layers of a checkpoint work once more.
         if self._counted or not torch.is_grad_enabled() or torch._C._current_graph_task_id() != -1:
             return
-        images = next((given for given in inputs if _is_images(given)), None)
+        images = next((given for given in inputs if is_images(given)), None)
         # A module that trains nothing normalises a batch, or is its loss.
         if images is None or not len(images) or not any(weight.requires_grad for weight in self._outer.parameters()):
             return
@@ -370,44 +362,9 @@ def _number(value: Any) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
 
 
-def _is_images(value: Any) -> bool:
-    """Whether a model's argument is a batch of images (B, C, H, W): of features between layers a gradient is wanted."""
-    if not isinstance(value, Tensor) or value.is_nested or value.layout is not torch.strided:
-        return False
-    batch = value.dim() == 4 and value.is_floating_point() and not value.requires_grad
-    # One image of a batch that is mapped over holds no numbers of its own.
-    return batch and not torch._C._functorch.is_functorch_wrapped_tensor(value)
-
-
-@functools.lru_cache(maxsize=2)
-def _directions(size: int) -> NDArray[np.float64]:
-    generator = generator_for("recognise images", size)
-    drawn = torch.randn(size, PROJECTIONS, generator=generator, dtype=torch.float64, device="cpu")
-    return drawn.numpy() / math.sqrt(size)
-
-
-def projected(images: Tensor) -> Tensor:
-    """Images (N, C, H, W) as (N, PROJECTIONS) float64: the same image gives the same numbers, up to rounding."""
-    flat = images.flatten(1)
-    directions = _directions(flat.shape[1])
-    # By numpy, as the app's own modes of torch may count or change what torch computes.
-    parts = torch.split(flat, max(1, AT_ONCE // flat.shape[1]))
-    return torch.from_numpy(np.concatenate([part.cpu().double().numpy() @ directions for part in parts]))
-
-
 def last_training(context: Context) -> ConfigRecord:
     """The record of a node's last training; ``UnseenTrainingError`` where it had none that was seen."""
     record: Any = context.state.get(DID) or {"failure": "this node has not trained"}
     if "training" not in record:
         raise UnseenTrainingError(f"its training was not seen: {record['failure']}")
     return ConfigRecord({"training": record["training"]})
-
-
-def recognised(context: Context, own: Tensor) -> tuple[int, int]:
-    """How many images that the last training saw are among ``own`` (N, C, H, W), as the model takes them, and of how many."""
-    record: Any = context.state.get(SAW)
-    if record is None:
-        return 0, 0
-    seen, known = to_tensors(record)["images"], projected(own)
-    near = torch.cat([torch.cdist(part, known).amin(1) for part in torch.split(seen, 256)])
-    return int((near <= ALIKE * seen.norm(dim=1).clamp(min=1)).sum()), len(seen)

@@ -15,7 +15,7 @@ from attacks.normalisation import normalise
 from clients.messages.account import require_same
 from clients.messages.model_check import Remembered, Tried, Weights, fault
 from clients.messages.node import draws_from_seed
-from clients.secrets.policy import RefusedError, refusal
+from clients.secrets.policy import RefusedModelError, refusal
 from clients.task.local_data import Client
 from clients.task.task import load_weights
 from clients.wire.records import digest_of, to_record, to_tensors
@@ -48,13 +48,13 @@ def require_agreed(context: Context, client: Client, sent: Weights, at: int) -> 
     examples that the bound does not cover.
 
     Raises:
-        RefusedError: When it cannot be the agreed one; the node then remembers nothing of it.
+        RefusedModelError: When it cannot be the agreed one; the node then remembers nothing of it.
     """
     if not checks_models(context, client):
         return
     initial, rounds = shared_tensors(client.task.plan.build_model()), client.task.plan.rounds
     if at > rounds + 1:
-        raise RefusedError(_refused(f"round {at} of a run of {rounds} rounds"))
+        raise _refused(f"round {at} of a run of {rounds} rounds")
     known = _remembered(context, client, initial)
     # A pipeline that was never trained may be a name that was made up to be judged by nothing.
     last = known.measured_by(
@@ -69,7 +69,7 @@ def require_agreed(context: Context, client: Client, sent: Weights, at: int) -> 
         return tried_on_own(client, weights)
 
     if why := fault(sent, initial, last, at, None if client.pipeline.bounded else tried, client.data.card.num_classes):
-        raise RefusedError(_refused(why))
+        raise _refused(why)
     if at > known.round:
         _remember(context, client, replace(known, round=at, weights=sent))
 
@@ -95,8 +95,8 @@ def tried_on_own(client: Client, weights: Weights) -> Tried:
     return Tried(float(loss), min(on, default=1.0))
 
 
-def _refused(why: str) -> str:
-    return refusal("model_check", f"anything of a model that is not the agreed one ({why})")
+def _refused(why: str) -> RefusedModelError:
+    return RefusedModelError(refusal("model_check", f"anything of a model that is not the agreed one ({why})"))
 
 
 def _place(client: Client) -> str:

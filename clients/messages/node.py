@@ -20,6 +20,7 @@ from clients.secrets.draws import Draws, Notebook, SecretError, default_folder, 
 from clients.secrets.policy import (
     AnswerPolicy,
     RefusedError,
+    RefusedModelError,
     may_download,
     not_again,
     require_own_code,
@@ -29,7 +30,7 @@ from clients.secrets.policy import (
 from clients.task.local_data import Client, LocalData
 from clients.task.scenarios import client_side, read_task
 from clients.task.task import Plan
-from clients.wire.records import REFUSED, digest_of, to_tensors, values_of
+from clients.wire.records import MODEL_REFUSED, REFUSED, digest_of, to_tensors, values_of
 from clients.wire.texts import RecordError, shortened
 from defenses.spec import parse
 
@@ -107,7 +108,8 @@ def refusals(message: Message, context: Context, call_next: Call) -> Message:
     try:
         return call_next(message, context)
     except RefusedError as refused:
-        return Message(Error(code=REFUSED, reason=str(refused)), reply_to=message)
+        code = MODEL_REFUSED if isinstance(refused, RefusedModelError) else REFUSED
+        return Message(Error(code=code, reason=str(refused)), reply_to=message)
 
 
 MODS: list[Mod] = [watchdog, refusals]

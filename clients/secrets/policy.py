@@ -31,6 +31,10 @@ class RefusedError(RuntimeError):
     """A request that this node does not answer."""
 
 
+class RefusedModelError(RefusedError):
+    """A request that this node does not answer because it does not believe the sent model."""
+
+
 class AnswerPolicy(Settings):
     """Requests that a node answers; in its configuration the names are written with hyphens."""
 
@@ -162,8 +166,3 @@ def refusal(name: str, what: str) -> str:
 def not_again(what: str) -> RefusedError:
     """The refusal of what would give the server another look at the same examples."""
     return RefusedError(f"{refusal('repeats', what)} (-1 allows it)")
-
-
-def is_refusal(reason: str, name: str) -> bool:
-    """Whether a text is a ``refusal`` of the key ``name``."""
-    return reason.endswith(refusal(name, "")[len("this node does not give ") :])

@@ -14,8 +14,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from clients.wire.texts import Received, RecordError, one_line, shortened
 from defenses.tensors import NamedTensors, Tensors
 
-REFUSED = 1403
-"""Error code of a reply to a question that the node does not answer by its own configuration; Flower's own codes are small."""
+REFUSALS = REFUSED, MODEL_REFUSED = 1403, 1404
+"""Error codes of a reply to a question that the node does not answer by its own configuration, or not on the sent model; Flower's
+own codes are small."""
 WITHHELD = "withheld"
 """Record of what was left out of an answer, by the node's configuration: key -> reason."""
 HEADERS = {(1, 0): (np.lib.format.read_array_header_1_0, 2), (2, 0): (np.lib.format.read_array_header_2_0, 4)}

@@ -108,7 +108,7 @@ def epsilon_spent(
         raise ValueError(f"accountant is {accountant!r}; allowed: {' | '.join(CLAIMING)}")
     steps = _merged(state, delta)
     bound = _rdp_epsilon(steps, delta)
-    return bound if accountant == RDP else min(bound, _pld_epsilon(steps, delta, neighbours))
+    return bound if accountant == RDP else min(bound, _pld_epsilon(steps, delta, neighbours, bound))
 
 
 def epsilon_by_accountant(state: Mapping[str, Any], delta: float, neighbours: str = REPLACE_ONE) -> Numbers:
@@ -208,15 +208,14 @@ def _merged(state: Mapping[str, Any], delta: float) -> Steps:
 
 
 @functools.lru_cache(maxsize=256)
-def _pld_epsilon(steps: Steps, delta: float, neighbours: str) -> float:
-    """An upper bound close to the exact epsilon; ``inf`` where none is computed.
+def _pld_epsilon(steps: Steps, delta: float, neighbours: str, bound: float) -> float:
+    """An upper bound close to the exact epsilon; ``bound``, that by ``RDP``, where none is computed.
 
     Source: Doroshenko et al., "Connect the Dots: Tighter Discrete Approximations of Privacy Loss Distributions", PETS 2022; Zhu,
     Dong, Wang, "Optimal Accounting of Differential Privacy via Characteristic Function", AISTATS 2022, for the dominating pairs.
     """
-    scale = _rdp_epsilon(steps, delta)
-    if not steps or not 0 < scale < LARGEST_EPSILON or len(steps) > MOST_NOISES:
-        return math.inf if steps else 0.0
+    if not 0 < bound < LARGEST_EPSILON or len(steps) > MOST_NOISES:
+        return bound
     from dp_accounting import (  # type: ignore[import-untyped]  # slow to import
         GaussianDpEvent,
         NeighboringRelation,
@@ -227,7 +226,7 @@ def _pld_epsilon(steps: Steps, delta: float, neighbours: str) -> float:
     relation = NeighboringRelation.REPLACE_ONE if neighbours == REPLACE_ONE else NeighboringRelation.ADD_OR_REMOVE_ONE
     # By the longest tail of a step's loss, beyond which 1e-22 of its mass lies.
     reach = max(10 / noise + 0.5 / noise**2 for noise, _, _ in steps)
-    accountant = PLDAccountant(relation, value_discretization_interval=max(INTERVAL * scale, reach / MOST_POINTS))
+    accountant = PLDAccountant(relation, value_discretization_interval=max(INTERVAL * bound, reach / MOST_POINTS))
     for noise, rate, count in steps:
         # Its noise is over the clipping norm.
         mechanism = GaussianDpEvent(SENSITIVITY[neighbours] * noise)

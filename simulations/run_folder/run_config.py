@@ -26,7 +26,6 @@ from clients.process.own_code import fingerprint, installed, is_own
 from clients.wire.texts import read_object
 from defenses.pipeline import Pipeline
 from simulations.settings.common import machines
-from simulations.settings.defaults import FEDERATED
 from simulations.settings.errors import ConfigError
 from strategies.audit.adaptive import adaptive_names
 from strategies.audit.kinds import Kind
@@ -87,8 +86,6 @@ OWN_CODE = "own-code"
 """Key of what the files amount to that settings name."""
 IN_PROCESS = "in-process"
 """Key, beside the start and machine of a run, of whether its clients work in one process."""
-OTHERS = {"audited": "the audit of an app", "recording": "attacks on a recording"}
-"""Scenario in a ``config.json`` -> what else leaves a folder like a run's."""
 FREE_ON_RESUME = {"resume", "output-dir", "attack-workers", "attack-gpus", "client-timeout", "min-usable"}
 """Settings that change no number, so a resumed run may differ in them."""
 
@@ -104,10 +101,8 @@ def read_config(path: Path, key: str) -> dict[str, Any]:
         raise ConfigError(f"{key}: cannot read {path}: {error.strerror}") from error
     except (ValueError, TypeError, RecursionError) as error:
         raise ConfigError(f"{key}: {path} is no configuration of a run: {error}") from error
-    if (kind := str(kept["config"].get("scenario", FEDERATED))) in OTHERS:  # a damaged file may hold a list there
-        raise ConfigError(
-            f"{key}: {path.parent} holds {OTHERS[kind]}, which is begun anew; runs of `fedveil run` can go on"
-        )
+    if "resume" not in kept["config"]:  # the audit of an app and attacks on a recording have no such setting
+        raise ConfigError(f"{key}: {path.parent} holds an audit that is begun anew; runs of `fedveil run` can go on")
     return kept
 
 

@@ -5,7 +5,6 @@ from typing import Annotated, ClassVar, Literal
 
 from clients.data.datasets import is_multi_label, is_table
 from clients.data.images import IMAGE_MEMORY
-from clients.outsourced.plan import OutsourcedPlan
 from clients.task.task import WholeModelPlan
 from clients.wire.limits import Images, Limit, Rate, Share, Side, Width
 from clients.wire.schema import Settings, setting
@@ -79,8 +78,8 @@ class Search(Settings):
     def plan(self) -> WholeModelPlan:
         """Training of the semi-trained model: SGD with Nesterov's momentum and three decays, an epoch for a round."""
         rounds = self.semi_epochs
-        return OutsourcedPlan(
-            scenario="outsourced", dataset=self.dataset, data_dir=self.data_dir, download=False, image_size=self.image_size,
+        return WholeModelPlan(
+            scenario="search", dataset=self.dataset, data_dir=self.data_dir, download=False, image_size=self.image_size,
             train_limit=0, test_limit=0, model=self.model, width=self.width, norm=self.norm, pipeline="", seed=self.seed,
             rounds=rounds, local_epochs=1, batch_size=self.batch_size, momentum=0.9, weight_decay=5e-4, probe_targets=1,
             probe_images=1, nesterov=True, learning_rate=self.learning_rate,

@@ -190,7 +190,8 @@ class Auditor:
         targets = len({each.target for each in seen})
         replies = self._ask(job.task, job.kind, guessed, contents, most, targets)
         failed = [guess for guess in outcome.guesses if guess.failure]
-        card = card.but(attack_failures=tuple(sorted({guess.failure for guess in failed})))
+        in_vain = any(getattr(guess, "found", None) == 0 for guess in failed)
+        card = card.but(attack_failures=tuple(sorted({guess.failure for guess in failed})), in_vain=in_vain)
         scores = _gather(replies).get(ALONE, {})
         if guessed == "membership":
             self._membership(job.task, outcome, card, scores, replies, failures=len(failed))
@@ -302,7 +303,7 @@ def _failed_values(guesses: Sequence[Any], seen: Sequence[Seen], n: int) -> int:
     if n <= len(guesses):
         return sum(map(found_nothing, guesses))
     failed = [(guess, view) for guess, view in zip(guesses, seen, strict=True) if guess.failure]
-    return sum(max(0, view.scored(_images_of(guess)) - getattr(guess, "found", 0)) for guess, view in failed)
+    return sum(max(0, view.scored(_images_of(guess)) - (getattr(guess, "found", 0) or 0)) for guess, view in failed)
 
 
 _ONE_EACH: dict[type, str] = {Labels: "classes", Attributes: "logits", Cells: "categories"}

@@ -79,6 +79,7 @@ class ThreatCard:
         undefended: What the observation is without a defence, where it is the images themselves.
         upper_bound: What the attack was given that no server of the run has; "" for real attacks.
         attack_failures: Why guesses failed.
+        in_vain: A search of the attack ended without any image, which is a result.
         members: Members among the records of a test of membership.
         others: Other records of that test.
         chance: Mean chance of a null guess that knows the class to identify an image, at most.
@@ -111,6 +112,7 @@ class ThreatCard:
     undefended: str = ""
     upper_bound: str = ""
     attack_failures: tuple[str, ...] = ()
+    in_vain: bool = False
     members: Whole | None = None
     others: Whole | None = None
     chance: Real | None = None
@@ -173,7 +175,7 @@ class ThreatCard:
 
 NOTHING: dict[str, Any] = {spec.name: spec.default for spec in fields(ThreatCard) if spec.name != "more"}
 """Each field's value where the card does not say."""
-PASSING = ("round", "model_accuracy", "attack_failures", "members", "others", "chance")
+PASSING = ("round", "model_accuracy", "attack_failures", "in_vain", "members", "others", "chance")
 _READER = TypeAdapter(ThreatCard)
 
 

@@ -11,7 +11,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 
 from attacks.metrics.training import CLIENT
 from clients.task.task import Task
-from clients.wire.records import MAX_REASON, REFUSED, WITHHELD, reason_of, values_of, view_of
+from clients.wire.records import MAX_REASON, MODEL_REFUSED, REFUSALS, WITHHELD, reason_of, values_of, view_of
 from clients.wire.texts import one_line, shortened
 from defenses.tensors import Tensors
 from strategies.exchange.columns import Columns
@@ -79,12 +79,14 @@ class Answers(dict[int, Message]):
 
     Attributes:
         refused: Partition whose node's configuration does not allow the request -> the node's reason.
+        models_refused: How many of these do not believe the sent model.
         failed: Partition whose reply cannot be used -> the reason.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.refused: dict[int, str] = {}
+        self.models_refused = 0
         self.failed: dict[int, str] = {}
 
 
@@ -155,8 +157,9 @@ class GuardedExchange:
         faults |= self._too_large(message_type, {client: replies[client] for client, why in faults.items() if not why})
         for partition in requested:
             reply, reason = replies.get(partition), faults[partition]
-            if reply is not None and reply.has_error() and reply.error.code == REFUSED:
+            if reply is not None and reply.has_error() and reply.error.code in REFUSALS:
                 good.refused[partition] = reason_of(reply)
+                good.models_refused += reply.error.code == MODEL_REFUSED
                 self._row(task, "refused", partition, f"{message_type}: {good.refused[partition]}")
                 continue
             standing.append(partition)

@@ -8,7 +8,6 @@ from attacks.local_model import shared_tensors
 from attacks.metrics.costs import MODEL_REFUSED
 from attacks.observations import AttackError
 from attacks.spec import stages_of
-from clients.secrets.policy import is_refusal
 from clients.task.task import Task
 from defenses.random_draws import generator_for
 from defenses.tensors import Tensors
@@ -65,11 +64,10 @@ class ActiveServer:
     ) -> None:
         good = self._ask(task, sent)
         # A client that answers no probes at all does not refuse this model; it has a row of its own.
-        refused = [why for why in good.refused.values() if is_refusal(why, "model_check")]
-        judged = len(self._auditor.exchange.nodes) - len(good.refused) + len(refused)
+        judged = len(self._auditor.exchange.nodes) - len(good.refused) + good.models_refused
         for attack in group if judged else ():
             self._recorder.row(
-                task, metric=MODEL_REFUSED.name, value=len(refused) / judged, n=judged, attack=repr(attack),
+                task, metric=MODEL_REFUSED.name, value=good.models_refused / judged, n=judged, attack=repr(attack),
                 card=_card(task, attack),
             )  # fmt: skip
         seen = seen_updates(task, ACTIVE, good, task.target_records)

@@ -8,7 +8,7 @@ import torch
 from flwr.app import Message, RecordDict
 
 from clients.task.task import Task
-from clients.wire.records import REFUSED, to_record
+from clients.wire.records import REFUSALS, to_record
 from strategies.exchange.exchange import Exchange
 from tests.local_grid import LocalGrid
 
@@ -34,7 +34,7 @@ class Asked:
 
 def refused(reply: Message, why: str = "") -> bool:
     """Whether a node declined as a policy does, and its reason says this."""
-    return reply.has_error() and reply.error.code == REFUSED and why in str(reply.error.reason)
+    return reply.has_error() and reply.error.code in REFUSALS and why in str(reply.error.reason)
 
 
 def allowed_by(key: str) -> str:

@@ -84,12 +84,10 @@ def once_per_update(cell: Cell) -> list[str]:
     """Caveat that the attacked probe was protected more strongly than one step of the training whose accuracy is shown."""
     if cell.card.defense_strength not in (Strength.ONE_STEP, Strength.FEW_STEPS):
         return []
-    # Text of a pipeline names the argument of every defence that has it; others act once per update whatever is set.
-    advice = "compare training updates" + (", or choose per='step'" if "per='update'" in cell.defense else "")
     steps = "one step" if cell.rung.steps == 1 else f"{cell.rung.steps} steps"
     return [
         f"not the strength of the accuracy beside it: the defence acts once per update, on a probe of {steps} as strongly as "
-        f"on all steps of a round; {advice}"
+        "on all steps of a round; compare training updates, or choose per='step' where the defence offers it"
     ]
 
 

@@ -93,5 +93,4 @@ def _gave_nothing(row: Row) -> bool:
     # The n of a score of membership counts records, its failures count tests.
     if row.metric == ATTACK.name or metric_of(row.metric).family is MEMBERSHIP:
         return row.status == "failed"
-    in_vain = [reason for reason in row.card.attack_failures if reason.startswith("found 0 of")]
-    return 0 < row.n <= row.failures and not in_vain
+    return 0 < row.n <= row.failures and not row.card.in_vain

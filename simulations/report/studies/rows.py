@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from attacks.metrics.names import Role
 from attacks.metrics.registry import metric_of
 from simulations.report.text import count
 from simulations.run_folder.line_files import read_json_lines
@@ -87,8 +88,10 @@ def read_row_file(path: Path) -> RowFile:
             continue
         read += 1
         rows[json.dumps(data, sort_keys=True)] = row
-    repeated = read - len(rows)
+    repeated, retired = read - len(rows), sum(row.role is Role.NULL_CONTROL for row in rows.values())
     others = [f"{path.name}: {repeated} rows repeat another row in every field and were left out"] if repeated else []
+    if retired:
+        others.append(f"{path.name}: {count(retired, 'row')} of null controls, which earlier versions had: not shown")
     return RowFile(list(rows.values()), lines, notes, others)
 
 

@@ -1,16 +1,18 @@
 """SPEAR and SPEAR++ against closed forms, all supports tried one by one, each other, and updates that tell nothing."""
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from attacks import AttackError, SpearPlusPlus
 from attacks.exact.linear_layer import unscaled_gradient
 from attacks.exact.spear import Spear
 from attacks.guesses import Reconstruction
+from attacks.normalisation import normalise
 from attacks.observations import ClientUpdate
 from attacks.refinement.base import Refinement
 from tests.attacks.exact import solving
@@ -46,6 +48,32 @@ def drawn(batch: int, width: int, *, exact: bool = False, seed: int = 1) -> Clie
         model = nn.Sequential(nn.Flatten(), nn.Linear(400, width), nn.ReLU(), nn.Linear(width, CLASSES))
     seen = observe(model.double() if exact else model, drawings(batch), classes(batch))
     return seen if exact else solving.in_single_precision(seen)
+
+
+def samples_by_theory(seen: ClientUpdate, images: Tensor) -> float:
+    """Samples in which the example that fewest neurons leave off is met once in the mean: 1 / P(R - 1 live rows are all off)."""
+    first, rank = seen.model[1], len(images)  # type: ignore[index]
+    with torch.no_grad():
+        off = first(normalise(images, seen).flatten(1).to(first.weight)) <= 0
+    live = int((~off).any(0).sum())
+    fewest = int((off & (~off).any(0)).sum(1).min())
+    good = math.comb(fewest, rank - 1)
+    return math.comb(live, rank - 1) / good if good else math.inf
+
+
+def test_sampling_needs_as_many_samples_as_theory_says() -> None:
+    images = drawings(9)
+    # Networks differ by orders of magnitude: the first one that is neither trivial nor hopeless.
+    networks = (drawn(9, 60, seed=seed) for seed in range(50))
+    seen = next(one for one in networks if 1e3 < samples_by_theory(one, images) < 1e5)
+    # One of nine that were met in the mean 8 times is missing with probability 9 exp(-8) at most.
+    enough = Spear(search="samples", max_samples=math.ceil(8 * samples_by_theory(seen, images)))
+    assert solving.largest_error(enough(seen, solving.stream()), images) < 1e-3
+    few = Spear(search="samples", max_samples=1)(drawn(20, 200), solving.stream())
+    assert "found 0 of 20 examples in" in few.failure
+    assert few.found == 0, "a search in vain is a result"
+    # Why sampling alone ends near batch 20: more than the default samples, whatever the precision.
+    assert samples_by_theory(drawn(24, 200), drawings(24)) > Spear().max_samples
 
 
 def test_batches_beyond_sampling_are_exact_too() -> None:

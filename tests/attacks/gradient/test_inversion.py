@@ -209,7 +209,7 @@ BAD: dict[type[GradientInversion], list[dict[str, Any]]] = {
         {"prior_decay": True, "step_decay": False}, {"prior_decay": True, "optimizer": "lbfgs"},
         {"restarts": 2, "init": "black"},
     ],
-    attacks.SurrogateMatching: [{"alpha": 1.5}, {"labels": "joint"}, {"cost": "l2"}, {"max_unrolled_steps": 4}],
+    attacks.SurrogateMatching: [{"labels": "joint"}, {"cost": "l2"}, {"max_unrolled_steps": 4}],
 }  # fmt: skip
 
 

@@ -14,14 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from clients.external_app.training import (
-    MOST_SEEN,
-    OwnTraining,
-    TrainingWatch,
-    UnseenTrainingError,
-    last_training,
-    recognised,
-)
+from clients.external_app.own_images import recognised
+from clients.external_app.training import MOST_SEEN, OwnTraining, TrainingWatch, UnseenTrainingError, last_training
 
 IMAGES = (torch.arange(20 * 64).view(20, 1, 8, 8) * 37 % 256) / 255
 LABELS = torch.arange(20) % 5

@@ -146,9 +146,9 @@ def test_arguments_of_another_kind_are_refused_by_name(tmp_path: Path) -> None:
             simulations.audit(**{"out": tmp_path / "run", **arguments})
         assert str(error.value).startswith(told), arguments
         assert not (tmp_path / "run").exists()
-    for scenario, what in (("audited", "the audit of an app"), ("recording", "attacks on a recording")):
+    for scenario in ("audited", "recording"):
         (tmp_path / "config.json").write_text(json.dumps({"config": {"scenario": scenario}}))
-        with pytest.raises(ConfigError, match=f"--resume: {tmp_path} holds {what}, which is begun anew"):
+        with pytest.raises(ConfigError, match=f"--resume: {tmp_path} holds an audit that is begun anew"):
             simulations.audit(resume=tmp_path)
 
 

@@ -15,6 +15,7 @@ import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from attacks.metrics.names import Role
 from clients.data.files.decoding import decode
 from clients.data.images import DataError
 from defenses.base import DefenseError
@@ -205,6 +206,20 @@ def test_a_run_goes_on_that_an_earlier_version_wrote_without_escapes(tmp_path: P
     assert [row.message for row in run._rows] == told
     assert len(run._pictures) == len(read_index(folder)[0]) == 3
     run.close()
+
+
+def test_a_run_goes_on_with_rows_of_a_role_that_earlier_versions_had(tmp_path: Path) -> None:
+    folder = after_round_one(tmp_path / "run", "first")
+    old = Row(metric="psnr", attack="Some()", role=Role.NULL_CONTROL, round=1, value=6.0, n=4)
+    with (folder / "rows.jsonl").open("a") as file:
+        file.write(old.line)
+    run = begin(folder, resume=True)
+    run.flush()
+    run.close()
+    rows, notes = read_rows(folder / "rows.jsonl")
+    assert [row for row in rows if row.attack] == [old]
+    assert not old.is_attack
+    assert notes == ["rows.jsonl: 1 row of null controls, which earlier versions had: not shown"]
 
 
 def test_a_last_line_that_is_cut_off_does_not_end_a_run_and_is_reported(tmp_path: Path) -> None:

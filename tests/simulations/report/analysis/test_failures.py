@@ -14,7 +14,16 @@ def test_attacks_without_a_score_are_those_that_failed_on_everything(tmp_path: P
         ({"metric": "attack", "status": "failed", "n": 4, "failures": 4}, True),
         ({"metric": "psnr", "value": 6.0, "n": 4, "failures": 4}, True),
         ({"metric": "psnr", "value": 6.0, "n": 4, "failures": 3}, False),
-        ({"metric": "psnr", "value": 6.0, "n": 4, "failures": 4, "card": {"attack_failures": ["found 0 of 4"]}}, False),
+        (
+            {
+                "metric": "psnr",
+                "value": 6.0,
+                "n": 4,
+                "failures": 4,
+                "card": {"attack_failures": ["found 0 of 4"], "in_vain": True},
+            },
+            False,
+        ),
         # A score of membership counts records in n and failed tests in failures: three tests may fail of five records.
         ({"metric": "membership-auc", "value": 0.7, "n": 3, "failures": 3}, False),
         ({"metric": "membership-auc", "status": "failed", "n": 9, "failures": 1}, True),
