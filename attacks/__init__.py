@@ -74,4 +74,4 @@ from attacks.uploads.base import AsUploaded as AsUploaded
 from attacks.uploads.base import PassAveraging as PassAveraging
 from attacks.uploads.joint_encodings import JointEncodingInversion as JointEncodingInversion
 
-ATTACKS.add(globals())
+ATTACKS.export(globals())

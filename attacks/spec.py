@@ -6,7 +6,7 @@ from attacks.refinement.base import Chain, Refinement
 from defenses.registry import Registry
 from defenses.spec import parse_statements
 
-ATTACKS = Registry(Attack, "fedveil.attacks")
+ATTACKS = Registry(Attack, "fedveil.attacks", "attacks")
 """Attacks that settings such as ``probe-attacks``, ``update-attacks`` and ``smashed-attacks`` may name."""
 
 

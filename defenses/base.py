@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from defenses.checks import check_fields, is_number
+from defenses.checks import Per, check_fields, declared_fields, is_number
 from defenses.tensors import Loss, Numbers, Shape, Update
 
 
@@ -134,11 +134,11 @@ class Defense:
 
 def call_text(instance: Any) -> str:
     """``Name(field=value)`` with the fields that differ from their defaults and the class's ``always_shown`` ones."""
-    shown, always = [], getattr(instance, "always_shown", ())
+    shown, always, declared = [], getattr(instance, "always_shown", ()), declared_fields(type(instance))  # type: ignore[arg-type]
     for spec in fields(instance):
         value = getattr(instance, spec.name)
         value = value.item() if hasattr(value, "item") else value  # NumPy's repr of a number is not a literal
-        if "float" in str(spec.type) and is_number(value):
+        if spec.name in declared and declared[spec.name].kind is float and is_number(value):
             value += 0.0  # equal values have one text, under which accounts and draws are kept: 4.0 for 4, 0.0 for -0.0
         default = spec.default_factory() if spec.default_factory is not MISSING else spec.default
         if spec.init and spec.repr and (value != default or spec.name in always):
@@ -318,7 +318,7 @@ class UpdateDefense(Defense):
 
     stage: ClassVar[str] = "updates"
     keeps_statistics: ClassVar[bool] = False
-    per: str = "update"
+    per: Per = "update"
 
     def check_model(self, model: nn.Module) -> None:
         """Refuse a model on which the defence would change nothing, before the run starts; most defences accept any model.

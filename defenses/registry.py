@@ -79,18 +79,17 @@ class Registry(Mapping[str, Callable[..., Any]]):
     Args:
         base: What every class derives from.
         group: The group of entry points, such as "fedveil.defenses".
+        exports: The module that imports the classes of this package.
     """
 
-    def __init__(self, base: type, group: str) -> None:
-        self.base, self.group = base, group
-        self._own: dict[str, Callable[..., Any]] = {}
+    def __init__(self, base: type, group: str, exports: str) -> None:
+        self.base, self.group, self.exports = base, group, exports
 
-    def add(self, package: dict[str, Any]) -> None:
-        """Add the concrete classes that a package imports, and set its ``__all__``, which ``help`` needs to show them.
+    def export(self, package: dict[str, Any]) -> None:
+        """Set the ``__all__`` of the module of exports, which ``help`` needs to show them.
 
         ``package`` is its ``globals()``. Modules, registries and names with an underscore are no exports.
         """
-        self._own |= {name: value for name, value in package.items() if self._is_concrete(value)}
         internal = (ModuleType, Registry, type(annotations))
         exports = [name for name, value in package.items() if name[0] != "_" and not isinstance(value, internal)]
         package["__all__"] = exports
@@ -103,6 +102,12 @@ class Registry(Mapping[str, Callable[..., Any]]):
 
     def __len__(self) -> int:
         return len({**self._own, **self._foreign})
+
+    @functools.cached_property
+    def _own(self) -> dict[str, Callable[..., Any]]:
+        """Concrete classes of this package, imported when a name is first looked up."""
+        exports = vars(importlib.import_module(self.exports))
+        return {name: value for name, value in exports.items() if self._is_concrete(value)}
 
     @functools.cached_property
     def _foreign(self) -> dict[str, Callable[..., Any]]:
@@ -125,5 +130,5 @@ class Registry(Mapping[str, Callable[..., Any]]):
         return inspect.isclass(value) and issubclass(value, self.base) and "__init__" in vars(value)
 
 
-DEFENSES = Registry(Defense, "fedveil.defenses")
+DEFENSES = Registry(Defense, "fedveil.defenses", "defenses.exports")
 """Defences that the setting ``defenses`` may name."""

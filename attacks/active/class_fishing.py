@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import replace
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,7 @@ from attacks.base import OWN_OBJECTIVE
 from attacks.gradient.presets import InvertingGradients
 from attacks.guesses import Reconstruction
 from attacks.observations import AttackError, ClientUpdate, NotApplicableError, require_trained
-from defenses.checks import MOST_CLASSES, algorithm, steps_field, whole_field
+from defenses.checks import MOST_CLASSES, Limit, Steps, algorithm
 from defenses.tensors import ImageShape, Numbers, Update
 
 BIAS = 50.0
@@ -58,8 +59,8 @@ class ClassFishing(
         "learning rate; no auxiliary data"
     )
 
-    target: int = whole_field(0, 0, MOST_CLASSES - 1)
-    iterations: int = steps_field(600)
+    target: Annotated[int, Limit(0, MOST_CLASSES - 1)] = 0
+    iterations: Steps = 600
 
     def manipulated(self, agreed: AgreedModel, generator: torch.Generator) -> nn.Module:
         """The agreed model with a head for one class; nothing is random."""

@@ -2,7 +2,7 @@
 
 import copy
 from dataclasses import replace
-from typing import Self
+from typing import Annotated, Self
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from attacks.base import Knowledge, learned_field
 from attacks.guesses import Reconstruction
 from attacks.normalisation import denormalise
 from attacks.observations import AttackError, ClientUpdate, NotApplicableError
-from defenses.checks import algorithm, whole_field
+from defenses.checks import Limit, algorithm
 from defenses.tensors import Numbers
 
 MOST_BINS = 10**6
@@ -59,7 +59,7 @@ class ImprintLayer(
         "quantiles"
     )
 
-    bins: int = whole_field(64, 2, MOST_BINS)
+    bins: Annotated[int, Limit(2, MOST_BINS)] = 64
     learned: tuple[Tensor, Tensor] = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:

@@ -15,7 +15,7 @@ from attacks.exact.linear_layer import GAP, LayerGradient, LowRank, Read, low_ra
 from attacks.guesses import Reconstruction
 from attacks.normalisation import channel_statistics
 from attacks.observations import AttackError, ClientUpdate, NotApplicableError
-from defenses.checks import algorithm, scale_field, starts_field, steps_field
+from defenses.checks import ScaleOrNone, Starts, Steps, algorithm
 from defenses.tensors import ImageShape, Numbers
 
 OF_A_GAUSSIAN = 0.374567207
@@ -128,9 +128,9 @@ class CocktailParty(
         "their annealing are ours"
     )
 
-    restarts: int = starts_field(2)
-    iterations: int = steps_field(600)
-    total_variation: float = scale_field(6.2, zero=True)
+    restarts: Starts = 2
+    iterations: Steps = 600
+    total_variation: ScaleOrNone = 6.2
 
     def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: Numbers) -> Reconstruction:
         """See ``SolvingAttack``."""

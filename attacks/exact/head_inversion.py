@@ -14,7 +14,7 @@ from attacks.guesses import Reconstruction
 from attacks.image_measures import total_variation
 from attacks.normalisation import normalise
 from attacks.observations import ClientUpdate, NotApplicableError
-from defenses.checks import algorithm, steps_field
+from defenses.checks import Steps, algorithm
 from defenses.module_calls import calls_of
 from defenses.tensors import Numbers
 
@@ -112,7 +112,7 @@ class HeadInversion(
         "2023 (Cocktail Party Attack), section 5, after Mahendran and Vedaldi 2015, Eq. 1"
     )
 
-    iterations: int = steps_field(600)
+    iterations: Steps = 600
 
     def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: Numbers) -> Reconstruction:
         """See ``SolvingAttack``."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,10 +13,9 @@ from attacks.exact.missing_examples import CLEAR, SURE_OF_ONE, MissingExamples
 from attacks.exact.sparse_directions import SparseDirections
 from attacks.guesses import Reconstruction
 from attacks.observations import ClientUpdate, FoundNothingError, NotApplicableError
-from defenses.checks import algorithm, choice_field, steps_field
+from defenses.checks import Steps, algorithm
 from defenses.tensors import ImageShape, Numbers
 
-SEARCHES = ("all", "both", "samples", "descent", "components")
 SURE, ALONE = 0.97, 0.985
 """Share of neurons at which the sign of z and the zeros of dL/dz must agree for a column to be believed, beside others that agree
 or not. Half agree by chance, and three quarters for the sum of two columns; rounding costs a neuron now and then."""
@@ -81,9 +80,9 @@ class Spear(
         "Algorithm 1 and Theorems 3.1 to 3.3; batch 1: Phong et al. 2017, section 3"
     )
 
-    search: str = choice_field("all", SEARCHES)
-    max_samples: int = steps_field(1_000_000)
-    max_descents: int = steps_field(5_000)
+    search: Literal["all", "both", "samples", "descent", "components"] = "all"
+    max_samples: Steps = 1_000_000
+    max_descents: Steps = 5_000
 
     def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: Numbers) -> Reconstruction:
         """See ``SolvingAttack``."""

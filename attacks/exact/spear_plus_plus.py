@@ -12,7 +12,7 @@ from attacks.exact.sparse_directions import SparseDirections, sampled_kernels, u
 from attacks.exact.spear import Factors, begun, believed, polished, repaired, solved_images
 from attacks.guesses import Reconstruction
 from attacks.observations import ClientUpdate
-from defenses.checks import algorithm, steps_field
+from defenses.checks import Steps, algorithm
 from defenses.tensors import ImageShape, Numbers
 
 STEPS = 100
@@ -196,7 +196,7 @@ class SpearPlusPlus(SolvingAttack, selection="agreement of signs and zeros", qui
         "arXiv 2510.24200, 2025; the learning, the separation of similar columns and the last least squares are ours"
     )
 
-    max_starts: int = steps_field(8)
+    max_starts: Steps = 8
 
     def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: Numbers) -> Reconstruction:
         """See ``SolvingAttack``."""

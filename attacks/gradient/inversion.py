@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -17,20 +18,13 @@ from attacks.gradient.trial_gradients.memory import fitting_trials, in_chunks
 from attacks.guesses import Reconstruction
 from attacks.normalisation import denormalise, normalise
 from attacks.observations import AttackError, ClientUpdate
-from defenses.checks import (
-    algorithm,
-    choice_field,
-    examples_field,
-    flag_field,
-    require,
-    scale_field,
-    share_field,
-    starts_field,
-    steps_field,
-)
+from defenses.checks import Examples, Scale, ScaleOrNone, ShareOrNone, Starts, Steps, StepsOrNone, algorithm, require
 
 Trials = Sequence[tuple[Target, int]]
 """Targets, and which of their restarts."""
+Minimiser = Literal["adam", "sgd", "lbfgs"]
+LabelSource = Literal["auto", "known", "infer", "joint"]
+SecondOrder = Literal["auto", "exact"]
 
 
 @algorithm
@@ -101,25 +95,25 @@ class GradientInversion(
     threat = "global model, one update, its number of examples, learning rate and normalisation; no auxiliary data"
 
     cost: str = "cosine"
-    optimizer: str = choice_field("adam", ("adam", "sgd", "lbfgs"))
-    signed: bool = flag_field(True)
-    learning_rate: float = scale_field(0.1)
-    iterations: int = steps_field(1000)
-    restarts: int = starts_field(1)
-    total_variation: float = scale_field(1e-4, zero=True)
-    boxed: bool = flag_field(True)
-    labels: str = choice_field("auto", ("auto", "known", "infer", "joint"))
-    init: str = choice_field("randn", ("randn", "black"))
-    step_decay: bool = flag_field(True)
-    prior_decay: bool = flag_field(False)
-    line_search: bool = flag_field(False)
-    max_images: int = examples_field(8)
-    chunk: int = examples_field(32)
-    max_unrolled_steps: int = steps_field(16, 0)
-    batch_norm_prior: float = scale_field(0.0, zero=True)
-    normalise_by: str = choice_field("batch", ("batch", "sent"))
-    second_order: str = choice_field("auto", ("auto", "exact"))
-    least_fall: float = share_field(0.0)
+    optimizer: Minimiser = "adam"
+    signed: bool = True
+    learning_rate: Scale = 0.1
+    iterations: Steps = 1000
+    restarts: Starts = 1
+    total_variation: ScaleOrNone = 1e-4
+    boxed: bool = True
+    labels: LabelSource = "auto"
+    init: Literal["randn", "black"] = "randn"
+    step_decay: bool = True
+    prior_decay: bool = False
+    line_search: bool = False
+    max_images: Examples = 8
+    chunk: Examples = 32
+    max_unrolled_steps: StepsOrNone = 16
+    batch_norm_prior: ScaleOrNone = 0.0
+    normalise_by: Literal["batch", "sent"] = "batch"
+    second_order: SecondOrder = "auto"
+    least_fall: ShareOrNone = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -11,7 +11,7 @@ from torch import nn
 
 from attacks.base import Knowledge, learned_field
 from attacks.gradient.costs import squared_by_products
-from attacks.gradient.inversion import GradientInversion, Trials
+from attacks.gradient.inversion import GradientInversion, Minimiser, Trials
 from attacks.gradient.inversion_loop import Stage, step_decay_stages
 from attacks.gradient.inversion_target import Victim
 from attacks.gradient.trial_gradients.finite_difference import DifferencedMatching
@@ -20,7 +20,7 @@ from attacks.gradient.trial_gradients.matching import GradientMatching, Matching
 from attacks.guesses import Reconstruction
 from attacks.observations import AttackError, ClientUpdate, trained_parameters
 from defenses.base import UpdateDefense
-from defenses.checks import algorithm, steps_field
+from defenses.checks import StepsOrNone, algorithm
 from defenses.tensors import Update
 from defenses.updates.client_dp import ClientDP
 from defenses.updates.flower_mods import FlowerLocalDP
@@ -71,7 +71,7 @@ class NoiseModelInversion(
     threat = "as GradientInversion, and the law and strength of the noise"
 
     cost: str = "l2"
-    optimizer: str = "lbfgs"
+    optimizer: Minimiser = "lbfgs"
     signed: bool = False
     learning_rate: float = 1.0
     iterations: int = 400
@@ -80,7 +80,7 @@ class NoiseModelInversion(
     line_search: bool = True
     noise_std: float = learned_field(0.0)
     step_noise_std: float = learned_field(0.0)
-    adam_iterations: int = steps_field(400, 0)
+    adam_iterations: StepsOrNone = 400
 
     def card(self) -> dict[str, int | str]:
         """As ``GradientInversion``, of both searches."""

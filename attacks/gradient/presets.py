@@ -4,7 +4,7 @@
 attacks of the ATS paper (section 6 and released configuration), untuned, for comparison with its tables.
 """
 
-from attacks.gradient.inversion import GradientInversion
+from attacks.gradient.inversion import GradientInversion, LabelSource, Minimiser, SecondOrder
 from defenses.checks import algorithm
 
 
@@ -40,14 +40,14 @@ class DLG(GradientInversion):
     source = "Zhu 2019 (DLG), Algorithm 1"
 
     cost: str = "l2"
-    optimizer: str = "lbfgs"
+    optimizer: Minimiser = "lbfgs"
     signed: bool = False
     learning_rate: float = 1.0
     iterations: int = 400
     restarts: int = 2
     total_variation: float = 0.0
     boxed: bool = False
-    labels: str = "joint"
+    labels: LabelSource = "joint"
     step_decay: bool = False
     line_search: bool = True
 
@@ -85,7 +85,7 @@ class SGDCosine(AdamCosine):
 
     source = "Gao 2021 (ATS), section 6, SGD+Cosine"
 
-    optimizer: str = "sgd"
+    optimizer: Minimiser = "sgd"
     learning_rate: float = 0.01
 
 
@@ -98,12 +98,12 @@ class LBFGSCosine(GradientInversion, quick={"iterations": 4, "restarts": 1}):
 
     source = "Gao 2021 (ATS), section 6, LBFGS+Cosine"
 
-    optimizer: str = "lbfgs"
+    optimizer: Minimiser = "lbfgs"
     learning_rate: float = 1e-4
     iterations: int = 300
     restarts: int = 16
     step_decay: bool = False
-    second_order: str = "exact"  # Curvature over steps of 1e-4 would be that of a finite difference's rounding.
+    second_order: SecondOrder = "exact"  # Curvature over steps of 1e-4 would be that of a finite difference's rounding.
 
 
 @algorithm

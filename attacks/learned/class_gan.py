@@ -15,7 +15,7 @@ from attacks.local_model import local_model
 from attacks.networks.generator import ImageGenerator, random_shift
 from attacks.normalisation import normalise
 from attacks.observations import AttackError, ClientUpdate, TrainingUpdate, UpdateHistory
-from defenses.checks import MOST_EXAMPLES, algorithm, examples_field, steps_field, whole_field, width_field
+from defenses.checks import Examples, Several, Steps, Width, algorithm
 from defenses.tensors import Numbers
 
 LEARNING_RATE = 1e-3
@@ -58,11 +58,11 @@ class ClassGAN(
     source = "Hitaj 2017 (Deep Models Under the GAN), Algorithm 1, passive"
     threat = "global models and updates of one client over the rounds, normalisation; no auxiliary data"
 
-    iterations: int = steps_field(200)
-    batch_size: int = whole_field(32, 2, MOST_EXAMPLES, ", for BatchNorm")
-    latent: int = width_field(100)
-    width: int = width_field(16)
-    images_per_class: int = examples_field(8)
+    iterations: Steps = 200
+    batch_size: Several = 32
+    latent: Width = 100
+    width: Width = 16
+    images_per_class: Examples = 8
 
     def attack_one(self, observation: UpdateHistory, generator: torch.Generator) -> Representatives:
         """Draw ``images_per_class`` images of every class with a trained generator."""

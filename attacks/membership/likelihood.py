@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from attacks.membership.loss_threshold import Membership, Rule, confidence_of, p
 from attacks.membership.rules import SURE, GaussianRule, PairwiseRule, estimate_prior, log_ratio, pooled_variance
 from attacks.membership.shadow_models import ShadowAttack, area, shown, true_classes
 from attacks.observations import ClientUpdate
-from defenses.checks import algorithm, choice_field, require
+from defenses.checks import algorithm, require
 from defenses.tensors import Numbers
 
 CORRECTIONS = tuple(tenth / 10 for tenth in range(11))
@@ -142,7 +142,7 @@ class LiRA(LikelihoodAttack):
 
     source = "Carlini et al. 2022, section VI (offline); variance='shrunk': Brännvall 2026 (BaVarIA), Smyth 2004, section 6.2"
 
-    variance: str = choice_field("shrunk", ("shrunk", "fixed", "each"))
+    variance: Literal["shrunk", "fixed", "each"] = "shrunk"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Annotated, Self
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from attacks.membership.loss_threshold import (
 )
 from attacks.normalisation import normalise
 from attacks.observations import AttackError, ClientUpdate
-from defenses.checks import MOST_EXAMPLES, algorithm, checked_field, is_whole, starts_field, steps_field
+from defenses.checks import MOST_EXAMPLES, Limit, Starts, Steps, algorithm
 from defenses.random_draws import seed_of
 
 HIDDEN = 16
@@ -60,12 +60,8 @@ class ShadowAttack(MembershipAttack, needs_auxiliary=True, trains_shadows=True):
 
     threat = "global model, one update, auxiliary data, the client's training procedure; true classes of the records in question"
 
-    num_shadows: int = starts_field(8)
-    num_members: int = checked_field(
-        0,
-        lambda count: is_whole(count) and (count == 0 or FEWEST <= count <= MOST_EXAMPLES),
-        f"0, or a whole number from {FEWEST} to {MOST_EXAMPLES}",
-    )
+    num_shadows: Starts = 8
+    num_members: Annotated[int, Limit(FEWEST, MOST_EXAMPLES, also=0)] = 0
 
     def shadows(self, knowledge: Knowledge, generator: torch.Generator) -> Iterator[Shadow]:
         """Train the shadow models, each on random auxiliary records; ``AttackError`` without as many non-members as members."""
@@ -116,8 +112,8 @@ class ShadowModels(
 
     source = "Shokri et al. 2017, section V"
 
-    num_shadows: int = starts_field(4)
-    iterations: int = steps_field(300)
+    num_shadows: Starts = 4
+    iterations: Steps = 300
     learned: MembershipNetwork = learned_field()
     shadow_auc: float | None = learned_field()
 

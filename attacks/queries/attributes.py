@@ -11,14 +11,10 @@ from attacks.base import Knowledge, learned_field
 from attacks.guesses import Attributes
 from attacks.observations import AttackError
 from attacks.queries.base import Query
-from attacks.queries.training import RETRAINED, TRAININGS, LearnedNetwork, LearnedQueryAttack
-from defenses.checks import algorithm, choice_field, examples_field, steps_field
+from attacks.queries.training import LearnedNetwork, LearnedQueryAttack, Trained
+from defenses.checks import Architecture, Several, Steps, algorithm
 from defenses.random_draws import seed_of
 from defenses.tensors import Numbers
-
-ARCHITECTURES = ("split", "tuned", "full")
-"""The server half's architecture with new weights; the same, starting from the server half's own weights except for its last layer;
-a whole network that takes the features as its image."""
 
 
 @algorithm
@@ -35,7 +31,8 @@ class AttributeInference(
     always predicting the most frequent value. If the first is not above the second, the network is no evidence about the defence.
 
     Attributes:
-        architecture: One of ``ARCHITECTURES``.
+        architecture: "split": the server half's, with new weights. "tuned": the same, starting from the server half's own weights
+            except for its last layer. "full": a whole network that takes the features as its image.
         iterations: See ``LearnedQueryAttack``; the paper trains for 100 to 250 epochs.
     """
 
@@ -45,10 +42,10 @@ class AttributeInference(
         "clients', with the sensitive attribute"
     )
 
-    architecture: str = choice_field("split", ARCHITECTURES)
-    training: str = choice_field(RETRAINED, TRAININGS)
-    iterations: int = steps_field(1000)
-    batch_size: int = examples_field(32, 2)  # batch normalisation cannot train on one example
+    architecture: Architecture = "split"
+    training: Trained = "retrained"
+    iterations: Steps = 1000
+    batch_size: Several = 32
     learned: LearnedNetwork = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:

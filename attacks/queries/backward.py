@@ -1,5 +1,7 @@
 """The backward attack of delta protection: white-box inversion of features by He, Zhang and Lee."""
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
@@ -10,12 +12,11 @@ from attacks.image_measures import squared_total_variation
 from attacks.normalisation import denormalise
 from attacks.queries.base import Inversion, Query, QueryAttack, answers
 from attacks.smashed.feature_inversion import without_noise
-from defenses.checks import algorithm, choice_field, scale_field, steps_field
+from defenses.checks import Scale, ScaleOrNone, Steps, algorithm
 
 START_STD = 0.1
 """In units of normalised pixels. Behind a constant image group normalisation divides by almost nothing: the first gradient is
 hundreds of times too long, AMSGrad never forgets it, and the search stands still."""
-IGNORED, INCLUDED = PLUG_INS = ("ignored", "included")
 
 
 @algorithm
@@ -48,15 +49,15 @@ class BackwardReconstruction(
     )
     threat = "one query; weights of the client half; included: the defences' algorithm and what they have learned"
 
-    plug_in: str = choice_field(INCLUDED, PLUG_INS)
-    iterations: int = steps_field(5000)
-    learning_rate: float = scale_field(0.01)
-    total_variation: float = scale_field(10.0, zero=True)
+    plug_in: Literal["ignored", "included"] = "included"
+    iterations: Steps = 5000
+    learning_rate: Scale = 0.01
+    total_variation: ScaleOrNone = 10.0
 
     @property
     def knows_defenses(self) -> bool:
         """Whether the plug-in is included; otherwise the attack inverts only the client half."""
-        return self.plug_in == INCLUDED
+        return self.plug_in == "included"
 
     def attack_one(self, observation: Query, generator: torch.Generator) -> Reconstruction:
         """Invert the features, from a random start."""

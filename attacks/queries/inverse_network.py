@@ -13,8 +13,8 @@ from attacks.image_measures import holdout_scores
 from attacks.networks.standardise import Standardise, raised
 from attacks.networks.unet import draw_convolutions
 from attacks.queries.base import Query, answers
-from attacks.queries.training import RETRAINED, TRAININGS, LearnedNetwork, LearnedQueryAttack
-from defenses.checks import algorithm, choice_field, examples_field, steps_field, width_field
+from attacks.queries.training import LearnedNetwork, LearnedQueryAttack, Trained
+from defenses.checks import Examples, Steps, Width, algorithm
 from defenses.tensors import Shape
 
 
@@ -72,10 +72,10 @@ class InverseNetwork(LearnedQueryAttack[Reconstruction], quick={"iterations": 12
 
     learning_rate = 2e-3
 
-    training: str = choice_field(RETRAINED, TRAININGS)
-    iterations: int = steps_field(1000)
-    width: int = width_field(32)
-    batch_size: int = examples_field(16)
+    training: Trained = "retrained"
+    iterations: Steps = 1000
+    width: Width = 32
+    batch_size: Examples = 16
     learned: LearnedNetwork = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:

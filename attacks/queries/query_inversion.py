@@ -11,7 +11,7 @@ from attacks.normalisation import channel_statistics
 from attacks.queries.base import Inversion, Query, QueryAttack, answers
 from attacks.sender import Sender
 from attacks.smashed.feature_inversion import without_noise
-from defenses.checks import algorithm, scale_field, steps_field
+from defenses.checks import ScaleOrNone, Steps, algorithm
 
 LEARNING_RATE = 0.1
 """Of images in [0, 1], falling to zero along a half cosine."""
@@ -44,8 +44,8 @@ class QueryInversion(
     source = "He, Zhang, Lee, Model Inversion Attacks against Collaborative Inference, ACSAC 2019, Algorithm 1"
     threat = "one query; weights of the client half; the defences' algorithm and what they have learned"
 
-    iterations: int = steps_field(300)
-    total_variation: float = scale_field(0.01, zero=True)
+    iterations: Steps = 300
+    total_variation: ScaleOrNone = 0.01
 
     def attack_one(self, observation: Query, generator: torch.Generator) -> Reconstruction:
         """Invert the sent tensor, from a random start."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from defenses.tensors import Numbers, Shape, TensorMap
 
 MIN_EXAMPLES = 2 * HOLDOUT
 STATIC, RETRAINED = "static", "retrained"
-TRAININGS = (STATIC, RETRAINED)
+Trained = Literal["static", "retrained"]
 """On unprotected features, as if there were no defences; or on what the clients' own algorithm makes of them."""
 AT_ONCE = 64
 """Images whose features are computed together."""

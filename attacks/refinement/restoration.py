@@ -14,7 +14,7 @@ from attacks.networks.unet import UNet
 from attacks.observations import AttackError, ClientUpdate
 from attacks.refinement.base import Refinement
 from defenses.base import Batch, InputDefense
-from defenses.checks import algorithm, examples_field, steps_field, width_field
+from defenses.checks import Examples, Steps, Width, algorithm
 from defenses.pipeline import Pipeline
 from defenses.random_draws import seed_of
 from defenses.tensors import Numbers, Shape
@@ -85,9 +85,9 @@ class LearnedRestorer(
     source = "Ronneberger 2015 (U-Net), trained on pairs; the VisualMixer paper (NDSS 2024) does not test it"
     threat = "a guess of the protected images; the defences' algorithm; auxiliary images like the clients'"
 
-    iterations: int = steps_field(200)
-    width: int = width_field(12)
-    batch_size: int = examples_field(32)
+    iterations: Steps = 200
+    width: Width = 12
+    batch_size: Examples = 32
     learned: LearnedMap = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:

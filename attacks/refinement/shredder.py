@@ -9,7 +9,7 @@ from attacks.image_measures import total_variation
 from attacks.observations import AttackError
 from attacks.refinement.jigsaw import Planes, Windows, place_pixels, windows_of
 from attacks.refinement.unshuffle import Piece, Unshuffle
-from defenses.checks import algorithm, steps_field
+from defenses.checks import Steps, algorithm
 from defenses.tensors import Numbers
 
 TEMPERATURE = 0.2
@@ -59,7 +59,7 @@ class Shredder(Rearrangement, effort={"sweeps": "iterations"}, quick={"sweeps": 
 
     source = "the image shredder of Li et al., VisualMixer, NDSS 2024, Sec. V; annealed total variation"
 
-    sweeps: int = steps_field(1000)
+    sweeps: Steps = 1000
 
     def card(self) -> dict[str, int | str]:
         """Proposals for each window."""
@@ -110,7 +110,7 @@ class Jigsaw(Rearrangement, effort={"sweeps": "iterations"}, quick={"sweeps": 5}
 
     source = "Pomeranz et al., greedy square jigsaw puzzle solver, CVPR 2011, Eq. 3, of pieces of one pixel"
 
-    sweeps: int = steps_field(10)
+    sweeps: Steps = 10
 
     def card(self) -> dict[str, int | str]:
         """Visits of each window."""

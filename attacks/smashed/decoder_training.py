@@ -15,7 +15,7 @@ from attacks.observations import AttackError
 from attacks.refinement.restoration import kept_and_held
 from attacks.sender import Sender
 from attacks.smashed.base import SmashedAttack, SmashedData, check_features
-from defenses.checks import algorithm, examples_field, require, scale_field, steps_field, width_field
+from defenses.checks import Scale, Several, Steps, Width, algorithm, require
 from defenses.tensors import Numbers, Shape, TensorMap
 
 Pool = TensorMap
@@ -64,10 +64,10 @@ class DecoderAttack(
 
     threat = "smashed data; the client half as a black box; the defences' algorithm; auxiliary images like the clients'"
 
-    iterations: int = steps_field(600)
-    width: int = width_field(64)
-    batch_size: int = examples_field(32, 2)
-    learning_rate: float = scale_field(1e-3)
+    iterations: Steps = 600
+    width: Width = 64
+    batch_size: Several = 32
+    learning_rate: Scale = 1e-3
     learned: LearnedDecoder = learned_field()
 
     def __post_init__(self) -> None:

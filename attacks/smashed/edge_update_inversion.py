@@ -17,7 +17,7 @@ from attacks.observations import AttackError, ClientUpdate
 from attacks.smashed.base import EdgeStep, SmashedAttack, SmashedData
 from attacks.smashed.feature_inversion import AssumedSender
 from attacks.smashed.tokens.positions import images_of_patches, patches_of_tokens
-from defenses.checks import algorithm, steps_field
+from defenses.checks import Steps, algorithm
 from defenses.pipeline import Pipeline
 from defenses.tensors import Tensors, Update
 
@@ -60,7 +60,7 @@ class EdgeUpdateInversion(
         "learning rate and defences' algorithm"
     )
 
-    iterations: int = steps_field(200)
+    iterations: Steps = 200
     learned: Pipeline = learned_field()
 
     def card(self) -> dict[str, int | str]:

@@ -1,7 +1,7 @@
 """White-box inversion of smashed data: find images that the client half maps to the received tokens."""
 
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Literal, Self
 
 import torch
 from torch import Tensor
@@ -16,10 +16,8 @@ from attacks.smashed.base import SmashedAttack, SmashedData
 from attacks.smashed.tokens.positions import TokenReader
 from attacks.smashed.tokens.training import train_reader
 from defenses.base import DefenseError
-from defenses.checks import algorithm, choice_field, scale_field, steps_field
+from defenses.checks import Scale, Steps, algorithm
 from defenses.pipeline import Pipeline
-
-PERMUTATIONS = ("fixed", "resampled", "jigsaw", "oracle")
 
 
 @dataclass(frozen=True)
@@ -109,10 +107,10 @@ class FeatureInversion(
     )
     threat = "one transmission of smashed data; weights of the client half; the defences' algorithm"
 
-    permutation: str = choice_field("fixed", PERMUTATIONS)
-    iterations: int = steps_field(200)
-    learning_rate: float = scale_field(0.1)
-    reader_iterations: int = steps_field(500)
+    permutation: Literal["fixed", "resampled", "jigsaw", "oracle"] = "fixed"
+    iterations: Steps = 200
+    learning_rate: Scale = 0.1
+    reader_iterations: Steps = 500
     learned: Prepared = learned_field()
 
     @property

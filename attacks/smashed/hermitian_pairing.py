@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from attacks.smashed.base import SmashedAttack, SmashedData, check_features
 from attacks.smashed.feature_inversion import FeatureInversion
 from attacks.smashed.tokens.positions import TokenReader, images_of_patches, patches_of_tokens, place
 from attacks.smashed.tokens.training import train_reader
-from defenses.checks import algorithm, choice_field, steps_field
+from defenses.checks import Steps, algorithm
 from defenses.smashed.spectral_shuffle import SpectralShuffle, from_spectrum, mirror, patch_side, to_planes, to_tokens
 from defenses.tensors import Numbers
 
@@ -28,9 +28,6 @@ STEPS = 2
 RIDGE = 1e-6
 LEAST = -200.0
 """Log-probabilities count no less."""
-
-
-READERS = ("network", "statistics")
 
 
 @dataclass(frozen=True)
@@ -199,8 +196,8 @@ class HermitianPairing(
     source = "Hermitian symmetry of the Fourier transform of real signals; attack on Yao et al., ICDM 2022, PS+"
     threat = "one transmission of smashed data; the defences' algorithm; auxiliary images like the clients'"
 
-    iterations: int = steps_field(500)
-    reader: str = choice_field("network", READERS)
+    iterations: Steps = 500
+    reader: Literal["network", "statistics"] = "network"
     learned: TokenReader | SpectralStatistics | FeatureInversion = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:

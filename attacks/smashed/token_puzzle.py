@@ -20,7 +20,7 @@ from attacks.smashed.tokens.positions import from_patches
 from attacks.smashed.tokens.puzzle import border_costs, ratios_of, solved
 from attacks.smashed.tokens.training import kept_share
 from defenses.base import DefenseError
-from defenses.checks import algorithm, examples_field, steps_field
+from defenses.checks import Examples, Steps, algorithm
 from defenses.pipeline import Pipeline
 from defenses.tensors import ImageShape, Numbers
 
@@ -95,8 +95,8 @@ class TokenPuzzle(
     source = "Gallagher, CVPR 2012 (puzzle); blocks that commute with permutations: Yao et al., ICDM 2022"
     threat = "smashed data; the client half and its weights; the defences' algorithm; no images"
 
-    transmissions: int = examples_field(30)
-    evaluations: int = steps_field(40)
+    transmissions: Examples = 30
+    evaluations: Steps = 40
     learned: Sender = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:

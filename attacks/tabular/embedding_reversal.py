@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from attacks.observations import AttackError
 from attacks.sender import Sender
 from attacks.smashed.base import SmashedData, check_features
 from attacks.tabular.base import Dictionary, TableAttack, auxiliary_rows, categories_of, embeddings_of, table_of
-from defenses.checks import algorithm, examples_field, require, scale_field, steps_field, width_field
+from defenses.checks import SMALLEST, Limit, Several, Steps, Width, algorithm, require
 from defenses.random_draws import drawing_from, seed_of
 from defenses.tensors import Numbers
 
@@ -66,10 +66,10 @@ class EmbeddingReversal(
     source = "Yao et al., Privacy-Preserving Split Learning via Patch Shuffling, ICDM 2022, VI-B (attacker on Criteo)"
     threat = "m_vec of smashed data; both halves; the defences' algorithm; auxiliary rows"
 
-    iterations: int = steps_field(400)
-    width: int = width_field(16)
-    batch_size: int = examples_field(128, 2)
-    learning_rate: float = scale_field(3e-3, most=1)
+    iterations: Steps = 400
+    width: Width = 16
+    batch_size: Several = 128
+    learning_rate: Annotated[float, Limit(SMALLEST, 1)] = 3e-3
     learned: tuple[Sender, Dictionary, Tensor, Tensor, int] = learned_field()
 
     def __post_init__(self) -> None:

@@ -12,7 +12,7 @@ from attacks.guesses import Cells
 from attacks.sender import Sender
 from attacks.smashed.base import SmashedData, check_features
 from attacks.tabular.base import Dictionary, TableAttack, auxiliary_rows, categories_of, embeddings_of, table_of
-from defenses.checks import algorithm, examples_field
+from defenses.checks import Examples, Several, algorithm
 from defenses.tensors import Numbers
 
 SMALLEST_VARIANCE = 1e-8
@@ -106,8 +106,8 @@ class FieldReading(TableAttack, quick={"batch_size": 8}):
     source = "ours, after the remark that PatchShuffle hides the order and not the tokens; assignment by Kuhn 1955"
     threat = "smashed data; the client half's public weights; the defences' algorithm; auxiliary rows"
 
-    transmissions: int = examples_field(8)
-    batch_size: int = examples_field(64, 2)
+    transmissions: Examples = 8
+    batch_size: Several = 64
     learned: FieldReader = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:

@@ -15,7 +15,7 @@ from attacks.guesses import Reconstruction
 from attacks.observations import AttackError
 from attacks.placement import HOST, Placement
 from attacks.uploads.base import CollectionAttack, UploadedCollection
-from defenses.checks import algorithm, starts_field, steps_field
+from defenses.checks import Starts, Steps, algorithm
 from defenses.images.instahide import InstaHide
 from defenses.tensors import Shape
 
@@ -178,8 +178,8 @@ class JointEncodingInversion(
     source = "Carlini et al., Is Private Learning Possible with Instance Encoding?, IEEE S&P 2021, section 4"
     threat = "all uploads of a client, InstaHide's algorithm (never its draws), auxiliary images with labels"
 
-    iterations: int = steps_field(150)
-    restarts: int = starts_field(2)
+    iterations: Steps = 150
+    restarts: Starts = 2
     learned: tuple[_Known, ...] = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> JointEncodingInversion:

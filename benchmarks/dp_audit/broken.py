@@ -104,4 +104,4 @@ BROKEN = (HalfNoise, BareLayer, SkippedClip, PrivateDivisor, ReusedNoise, ClearN
 
 def register() -> None:
     """Make the broken defences known to configurations of this process; they are in no catalogue."""
-    DEFENSES.add({kind.__name__: kind for kind in BROKEN if kind.__name__ not in DEFENSES})
+    DEFENSES._own.update({kind.__name__: kind for kind in BROKEN if kind.__name__ not in DEFENSES})

@@ -76,4 +76,4 @@ BROKEN_CLIENTS = (HalfClientNoise, BareTensor, TensorClip, SameClientNoise, Shor
 
 def register() -> None:
     """Make the broken defences known to configurations of this process; they are in no catalogue."""
-    DEFENSES.add({kind.__name__: kind for kind in BROKEN_CLIENTS if kind.__name__ not in DEFENSES})
+    DEFENSES._own.update({kind.__name__: kind for kind in BROKEN_CLIENTS if kind.__name__ not in DEFENSES})

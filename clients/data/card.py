@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import ConfigDict
 
 from clients.data.images import ImageDataset
-from clients.wire.limits import Allowed, Limit
 from clients.wire.schema import STRICT, parsed
+from defenses.checks import Allowed, Limit
 
 MOST = 2**24
 """Of classes, categories and pixels along a side."""
@@ -26,7 +26,8 @@ class _Fits(Allowed):
         """Whether it has no more than ``MOST_VALUES`` values."""
         return math.prod(value) <= MOST_VALUES
 
-    def __str__(self) -> str:
+    def words(self, kind: Any) -> str:
+        """See ``Allowed``."""
         return f"at most {MOST_VALUES} values"
 
 

@@ -1,13 +1,14 @@
 """Partitions of a data set's indices over the clients, equal to those that the partitioners of Flower Datasets draw."""
 
 from collections.abc import Callable
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clients.data.images import DataError, Labels
 from defenses.base import call_text
-from defenses.checks import algorithm, check_fields, examples_field, scale_field
+from defenses.checks import Examples, Limit, algorithm, check_fields
 from defenses.spec import parse_statements
 
 DRAWS = 11
@@ -55,7 +56,7 @@ class Dirichlet(Partition):
     Source: Hsu et al. 2019 (the idea); Yurochkin et al. 2019, section 4 (per class, as here).
     """
 
-    alpha: float = scale_field(0.5, least=LEAST_ALPHA, most=MOST_ALPHA)
+    alpha: Annotated[float, Limit(LEAST_ALPHA, MOST_ALPHA)] = 0.5
 
     def deal(self, labels: Labels, num_partitions: int, seed: int) -> list[Indices]:
         """See ``Partition.deal``."""
@@ -83,7 +84,7 @@ class Shards(Partition):
     Source: McMahan et al. 2017, Communication-Efficient Learning, section 3 ("pathological non-IID", two shards).
     """
 
-    num_shards_per_partition: int = examples_field(2)
+    num_shards_per_partition: Examples = 2
 
     def deal(self, labels: Labels, num_partitions: int, seed: int) -> list[Indices]:
         """See ``Partition.deal``."""

@@ -14,8 +14,8 @@ from clients.data.images import ImageData, ImageDataset
 from clients.federated.plan import FederatedPlan
 from clients.models.own import plain
 from clients.process.own_code import own_code
-from clients.wire.limits import MOST_IMAGES, Limit, StepsOrNone
 from defenses.base import Defense, DefenseError
+from defenses.checks import MOST_EXAMPLES, Limit, StepsOrNone
 from defenses.pipeline import Pipeline
 from defenses.registry import RegistryError
 from defenses.spec import SpecError, parse
@@ -35,7 +35,7 @@ class AppPlan(FederatedPlan):
     """
 
     local_epochs: StepsOrNone
-    batch_size: Annotated[int, Limit(0, MOST_IMAGES)]
+    batch_size: Annotated[int, Limit(0, MOST_EXAMPLES)]
 
     @classmethod
     def known(cls, **known: Any) -> AppPlan:

@@ -25,10 +25,10 @@ from torch.optim import optimizer as optimizers
 from torch.optim.optimizer import Optimizer
 
 from clients.external_app.own_images import SAW, is_images, projected
-from clients.wire.limits import LEAST_RATE, MOST_IMAGES, MOST_RATE, MOST_STEPS, BelowOne, Decay, Length, Limit
 from clients.wire.records import to_record, to_tensors
 from clients.wire.schema import STRICT, parsed
 from clients.wire.texts import RecordError
+from defenses.checks import LEAST_RATE, MOST_EXAMPLES, MOST_RATE, MOST_STEPS, BelowOne, Decay, Length, Limit
 
 DID = "fedveil-last-training"
 """Record of a context's state: what the last training did."""
@@ -78,7 +78,7 @@ class OwnTraining:
     nesterov: bool
     weight_decay: Decay
     steps: Annotated[int, Limit(1, MOST_LOCAL_STEPS)]
-    batch_size: Annotated[int, Limit(0, MOST_IMAGES)]
+    batch_size: Annotated[int, Limit(0, MOST_EXAMPLES)]
     steady: bool
     images: Annotated[int, Limit(0, MOST_STEPS)]
     train_mode: bool

@@ -25,8 +25,8 @@ from clients.task.task import load_weights
 from clients.task.truths import Probed, Truths, joined, rows
 from clients.training.evaluation import device, evaluate_weights, set_eval
 from clients.training.sgd import batches, plain_training, protect_gradient, protect_update, train_on
-from clients.wire.limits import MOST_IMAGES
 from defenses.base import Batch, Training, TrainingDefense
+from defenses.checks import MOST_EXAMPLES
 from defenses.random_draws import Key, generator_for
 from defenses.tensors import NamedTensors, Numbers, Update
 
@@ -227,7 +227,7 @@ class LocalClient(Client):
 
     def _number(self, question: int) -> int:
         """Number of a message in its round: probes of each size have draws of their own, which an audit finds again."""
-        return (self._plan.probe_images * (MOST_IMAGES + 1) + self._plan.probe_steps) * 2 + question
+        return (self._plan.probe_images * (MOST_EXAMPLES + 1) + self._plan.probe_steps) * 2 + question
 
     @property
     def _plan(self) -> FederatedPlan:

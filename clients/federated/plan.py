@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from clients.task.task import WholeModelPlan
-from clients.wire.limits import Canaries, Images, ProbeMode
+from defenses.checks import Canaries, Examples, ProbeMode
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class FederatedPlan(WholeModelPlan):
     """
 
     probe_mode: ProbeMode = "train"
-    probe_steps: Images = 1
+    probe_steps: Examples = 1
     model_check: bool = False
     dp_canaries: Canaries = 0
 

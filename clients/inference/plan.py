@@ -8,7 +8,7 @@ from clients.models.cuts import CUTS, checked_cut, halves
 from clients.models.library import ModelError
 from clients.task.task import WholeModelPlan, load_weights
 from clients.training.evaluation import device
-from clients.wire.limits import Text
+from defenses.checks import Text
 from defenses.tensors import NamedTensors
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from clients.task.task import WholeModelPlan
-from clients.wire.limits import Rounds
+from defenses.checks import Rounds
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from typing import Annotated, Any, ClassVar
 
 from clients.data.datasets import dataset_names
 from clients.models.library import LIBRARIES
-from clients.wire.limits import Limit
 from clients.wire.schema import Settings, fields_of, setting
+from defenses.checks import Limit
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
 

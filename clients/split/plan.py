@@ -11,8 +11,8 @@ from clients.models.library import require_fits
 from clients.models.split.halves import Halves
 from clients.models.split.split_models import DEFAULT_WIDTHS, SplitShape, build_split_model
 from clients.task.task import Plan, Task
-from clients.wire.limits import Blocks, BlocksOrNone, Optimizer, Pixels, Text
 from defenses.base import DefenseError
+from defenses.checks import Blocks, BlocksOrNone, Optimizer, Pixels, Text
 from defenses.tensors import ImageShape
 
 

@@ -10,9 +10,9 @@ from pydantic import ConfigDict
 
 from clients.task.local_data import Client
 from clients.task.task import Plan, Task, TaskError
-from clients.wire.limits import MOST_RATE, MOST_ROUNDS, Limit
 from clients.wire.schema import STRICT, parsed
 from clients.wire.texts import shortened
+from defenses.checks import MOST_RATE, MOST_ROUNDS, Limit
 from defenses.registry import collected, modules_in
 
 Handler = Callable[[Message, Context], Message]

@@ -20,13 +20,14 @@ from clients.data.datasets import load_dataset
 from clients.data.images import IMAGE_MEMORY, ImageDataset
 from clients.models.classifiers import build_model
 from clients.models.library import require_fits
-from clients.wire.limits import (
+from clients.wire.schema import STRICT, parsed
+from defenses.checks import (
     MOST_TEXT,
     BelowOne,
     Count,
     Decay,
+    Examples,
     Gibibytes,
-    Images,
     Length,
     Norm,
     Padding,
@@ -36,9 +37,8 @@ from clients.wire.limits import (
     Steps,
     StepsOrNone,
     Text,
-    Width,
+    WidthOrNone,
 )
-from clients.wire.schema import STRICT, parsed
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
 from defenses.tensors import NamedTensors
@@ -80,17 +80,17 @@ class Plan:
     train_limit: Count
     test_limit: Count
     model: Text
-    width: Width
+    width: WidthOrNone
     norm: Norm
     pipeline: str
     seed: Count
     rounds: Rounds
     local_epochs: Steps
-    batch_size: Images
+    batch_size: Examples
     momentum: BelowOne
     weight_decay: Decay
-    probe_targets: Images
-    probe_images: Images
+    probe_targets: Examples
+    probe_images: Examples
     local_steps: StepsOrNone = 0
     nesterov: bool = False
     crop_padding: Padding = 0

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
-from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from clients.wire.limits import MOST_IMAGES, MOST_TEXT, Limit
+from defenses.checks import MOST_EXAMPLES, MOST_TEXT, Limit
 
 _SIZE = re.compile(r"([1-9][0-9]{0,6})(?:x([1-9][0-9]{0,6}))?")
 
@@ -58,7 +58,7 @@ def read_rungs(sizes: int | str, targets: int) -> tuple[Rung, ...]:
     words = str(sizes).split(",")
     rungs = list(filter(None, map(Rung.read, words)))
     whole = len(words) == len(set(rungs)) and rungs[0].steps == 1
-    if not whole or max(rung.size for rung in rungs) > MOST_IMAGES:
+    if not whole or max(rung.size for rung in rungs) > MOST_EXAMPLES:
         raise ValueError(f"{sizes!r} is no ladder of probes")
     shown = targets * rungs[0].size
     return tuple(Rung(rung.images, rung.steps, max(1, shown // rung.size)) for rung in rungs)
@@ -76,16 +76,17 @@ class ProbeSizes(Limit):
         except ValueError:
             return False
 
-    def require(self, value: Any) -> Any:
+    def require(self, value: Any, kind: Any) -> Any:
         """Return the value, of a list of one size its number; ``ValueError`` unless it is allowed."""
-        value = super().require(value)
+        value = super().require(value, kind)
         return int(value) if str(value).strip().isdecimal() else value
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(self.require)
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(partial(self.require, kind=source))
 
-    def __str__(self) -> str:
-        return f"{super().__str__()}, or a list such as '1, 4, 1x4', where BxS behind the first is S steps on B images each"
+    def words(self, kind: Any) -> str:
+        """See ``Allowed``."""
+        return f"{super().words(int)}, or a list such as '1, 4, 1x4', where BxS behind the first is S steps on B images each"
 
 
-Sizes = Annotated[int | str, ProbeSizes(1, MOST_IMAGES)]
+Sizes = Annotated[int | str, ProbeSizes(1, MOST_EXAMPLES)]

@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from clients.wire.limits import Allowed, Length, Limit
 from clients.wire.texts import SHORT, one_line, require_short, shown
+from defenses.checks import Length, words_of
 
 T = TypeVar("T")
 STRICT = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
@@ -75,16 +75,9 @@ def fields_in(kind: type) -> dict[str, FieldInfo]:
     return {spec.name: FieldInfo.from_annotation(hints[spec.name]) for spec in fields(kind)}
 
 
-def limit_of(spec: FieldInfo) -> Limit | None:
-    """The range of a field."""
-    return next((limit for limit in spec.metadata if isinstance(limit, Limit)), None)
-
-
 def allowed(spec: FieldInfo) -> str:
     """What a field's value may be besides its type, in words; "" for anything."""
-    if get_origin(spec.annotation) is Literal:
-        return " or ".join(map(repr, get_args(spec.annotation)))
-    return ", ".join(str(entry) for entry in spec.metadata if isinstance(entry, Allowed))
+    return words_of(spec.annotation, spec.metadata)
 
 
 def parsed(kind: type[T], text: str, refused: type[ValueError]) -> T:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from defenses.base import Batch, DefenseError, InputDefense
-from defenses.checks import algorithm, is_whole, require
+from defenses.checks import algorithm, require
 from defenses.functional import random_signs
 from defenses.images.transforms import LIBRARY, apply_transform
 from defenses.tensors import Shape
@@ -86,9 +86,7 @@ class ATS(InputDefense):
     def __post_init__(self) -> None:
         super().__post_init__()
         form = f"policies such as '3-1-7+43-18-18', of indices 0 .. {len(LIBRARY) - 1}, no index in two policies"
-        require(isinstance(self.policies, str), self, "policies", form)
-        known = is_whole(self.channels) and self.channels in (0, 1, 3)
-        require(known, self, "channels", "0 (any), 1 (grey) or 3 (colours)")
+        require(self.channels in (0, 1, 3), self, "channels", "0 (any), 1 (grey) or 3 (colours)")
         if self.policies.endswith(FILE):
             raise DefenseError(
                 f"policies is {self.policies!r}; allowed: the name of a file only in the configuration of `fedveil run`, `protect` "

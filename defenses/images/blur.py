@@ -1,13 +1,14 @@
 """Blurring of images: with a Gaussian, and by a small copy that is enlarged again."""
 
 from dataclasses import replace
+from typing import Annotated
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from defenses.base import Batch, InputDefense
-from defenses.checks import MOST_SIDE, algorithm, scale_field, whole_field
+from defenses.checks import MOST_SIDE, SMALLEST, Limit, Pixels, algorithm
 
 
 def gaussian_blur(images: Tensor, std: float) -> Tensor:
@@ -56,7 +57,7 @@ class Blur(InputDefense):
         std: Standard deviation of the Gaussian in pixels; 0 changes nothing.
     """
 
-    std: float = scale_field(1.0, zero=True, most=MOST_SIDE)
+    std: Annotated[float, Limit(SMALLEST, MOST_SIDE, also=0)] = 1.0
 
     no_defense_at = {"std": 0}
     always_shown = ("std",)
@@ -84,7 +85,7 @@ class Downsample(InputDefense):
         factor: 14 makes 16 x 16 of 224 x 224, as in the paper; 1 changes nothing.
     """
 
-    factor: int = whole_field(14, 1, MOST_SIDE)
+    factor: Pixels = 14
 
     no_defense_at = {"factor": 1}
     always_shown = ("factor",)

@@ -1,12 +1,13 @@
 """InstaHide: mixing of several images and random sign flips."""
 
 import itertools
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from defenses.base import Batch, InputDefense
-from defenses.checks import algorithm, is_number, require, whole_field
+from defenses.checks import Limit, algorithm, require
 from defenses.functional import random_signs
 
 MOST_MIXED = 32
@@ -67,7 +68,7 @@ class InstaHide(InputDefense):
         max_weight: Largest weight of one image, the paper's c_1.
     """
 
-    num_mixed: int = whole_field(4, 1, MOST_MIXED)
+    num_mixed: Annotated[int, Limit(1, MOST_MIXED)] = 4
     max_weight: float = 0.65
 
     always_shown = ("num_mixed",)
@@ -81,7 +82,7 @@ class InstaHide(InputDefense):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        allowed = is_number(self.max_weight) and 1 / self.num_mixed <= self.max_weight <= 1
+        allowed = 1 / self.num_mixed <= self.max_weight <= 1
         require(allowed, self, "max_weight", f"a number from 1/num_mixed = {1 / self.num_mixed:.4g} to 1")
 
     def protect_batch(self, batch: Batch, generator: torch.Generator) -> Batch:

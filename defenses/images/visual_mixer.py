@@ -2,23 +2,15 @@
 
 from collections.abc import Iterator
 from itertools import product
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from defenses.base import Batch, InputDefense
-from defenses.checks import (
-    MOST_SIDE,
-    algorithm,
-    choice_field,
-    flag_field,
-    require,
-    scale_field,
-    whole_field,
-)
+from defenses.checks import Pixels, ScaleOrNone, algorithm, require
 from defenses.images.vfe import pair_count
 from defenses.images.visual_mixer_windows import (
-    FIRST_REGIONS,
     Level,
     log10_keys,
     mixing_windows,
@@ -73,11 +65,11 @@ class VisualMixer(InputDefense):
         "PassAveraging",
     )
 
-    window_lower: int = whole_field(2, 1, MOST_SIDE)
-    window_upper: int = whole_field(15, 1, MOST_SIDE)
-    first_regions: str = choice_field("halved", FIRST_REGIONS)
-    target_vfe: float = scale_field(0.0, zero=True)
-    reshuffle: bool = flag_field(False)
+    window_lower: Pixels = 2
+    window_upper: Pixels = 15
+    first_regions: Literal["halved", "nearest"] = "halved"
+    target_vfe: ScaleOrNone = 0.0
+    reshuffle: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -17,7 +17,6 @@ from defenses.images.vfe import (
     window_vfe,
 )
 
-FIRST_REGIONS = ("halved", "nearest")
 PAPER_SIDE = 224
 """Pixels along a side of the images for which the paper works its example, those of ImageNet (section IV-B)."""
 

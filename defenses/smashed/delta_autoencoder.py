@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Mapping
-from typing import Self
+from typing import Literal, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from defenses.base import DefenseError
-from defenses.checks import algorithm, choice_field, examples_field, scale_field, steps_field
+from defenses.checks import Examples, Scale, StepsOrNone, algorithm
 from defenses.fitting import (
     SHAPE,
     FitContext,
@@ -19,7 +19,7 @@ from defenses.fitting import (
     in_eval_mode,
     placed,
 )
-from defenses.smashed.delta_masks import DELTAS, FILLS, DeltaMasks
+from defenses.smashed.delta_masks import DeltaMasks
 from defenses.tensors import NamedTensors, Shape, Tensors
 
 VARIANTS: Mapping[str, int] = {"decreasing": 1, "deep": 2, "extra_deep": 3}
@@ -51,12 +51,12 @@ class DeltaAutoencoder(FittedDefense):
         batch_size: Images per step.
     """
 
-    variant: str = choice_field("decreasing", VARIANTS)
-    delta: str = choice_field("min", DELTAS)
-    fill: str = choice_field("blur", FILLS)
-    epochs: int = steps_field(120, 0)
-    learning_rate: float = scale_field(1e-3)
-    batch_size: int = examples_field(32)
+    variant: Literal["decreasing", "deep", "extra_deep"] = "decreasing"
+    delta: Literal["min", "max"] = "min"
+    fill: Literal["blur", "black"] = "blur"
+    epochs: StepsOrNone = 120
+    learning_rate: Scale = 1e-3
+    batch_size: Examples = 32
 
     quick = {"epochs": 3}
     adaptive_attacks = ("AttributeInference", "InverseNetwork")

@@ -17,8 +17,6 @@ from defenses.module_calls import calls_of
 _POOLS = (nn.AvgPool2d, nn.AdaptiveAvgPool2d)
 LEAST_SIDE = 7
 """Of the maps that are looked at: those of the paper's networks, at 224 pixels, have 7 x 7 positions."""
-DELTAS = ("min", "max")
-FILLS = ("blur", "black")
 HOT = 0.3775
 """Value of a class activation map above which a pixel is hot. The paper decides by a blue of 99 % in the colour map "jet", which is
 that at 0.1225 and at 0.3775, and falls behind."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from defenses.base import SmashedDefense
-from defenses.checks import LEAST_MULTIPLIER, algorithm, noise_field, probability_field, scale_field
+from defenses.checks import Multiplier, Noise, Probability, Scale, algorithm
 from defenses.functional import clip_factors, gaussian_like, widened
 from defenses.neighbours import BUDGET, REPLACE_ONE, SENSITIVITY
 from defenses.smashed.gaussian_mechanism import gaussian_epsilon
@@ -29,7 +29,7 @@ class FeatureNoise(SmashedDefense):
         std: Standard deviation in the unit of the features. 0 changes nothing.
     """
 
-    std: float = noise_field(4.0)
+    std: Noise = 4.0
 
     no_defense_at = {"std": 0}
     always_shown = ("std",)
@@ -72,9 +72,9 @@ class FeatureDP(SmashedDefense):
     clipping norm, delta or neighbours.
     """
 
-    clip: float = scale_field(1.0)
-    noise_multiplier: float = noise_field(1.0, LEAST_MULTIPLIER)
-    delta: float = probability_field(1e-5)
+    clip: Scale = 1.0
+    noise_multiplier: Multiplier = 1.0
+    delta: Probability = 1e-5
 
     neighbours = REPLACE_ONE
     bounds_examples = True

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from defenses.base import DefenseError
-from defenses.checks import algorithm, examples_field
+from defenses.checks import Examples, algorithm
 from defenses.fitting import SHAPE, FitContext, FittedDefense, features_in_batches
 from defenses.functional import widened
 from defenses.tensors import Shape
@@ -32,7 +32,7 @@ class FeaturePCA(FittedDefense):
         components: k, at least 1 and at most the rank of the fit set.
     """
 
-    components: int = examples_field(5)
+    components: Examples = 5
 
     adaptive_attacks = ("AttributeInference", "InverseNetwork")
     always_shown = ("components",)

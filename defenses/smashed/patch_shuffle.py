@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from defenses.base import DefenseError, SmashedDefense
-from defenses.checks import algorithm, share_field
+from defenses.checks import ShareOrNone, algorithm
 from defenses.tensors import Numbers
 
 
@@ -91,7 +91,7 @@ class BatchShuffle(PatchShuffle):
     native tokens into slots 0 to K - 1 of every image and so reveal which ones they are.
     """
 
-    k: float = share_field(0.4)
+    k: ShareOrNone = 0.4
 
     always_shown = ("k",)
     source = "Yao et al., Privacy-Preserving Split Learning via Patch Shuffling, ICDM 2022, Algorithm 2"

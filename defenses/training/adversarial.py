@@ -6,7 +6,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from defenses.base import EdgeTrainingDefense
-from defenses.checks import algorithm, scale_field
+from defenses.checks import ScaleOrNone, algorithm
 from defenses.random_draws import spawned
 
 WIDTH = 64
@@ -59,7 +59,7 @@ class AdversarialTraining(EdgeTrainingDefense):
     and G' takes one step with each step of the client half.
     """
 
-    weight: float = scale_field(1.0, zero=True)
+    weight: ScaleOrNone = 1.0
 
     always_shown = ("weight",)
     source = (

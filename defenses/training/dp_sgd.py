@@ -4,30 +4,18 @@ import copy
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from defenses.base import DefenseError, Training, TrainingDefense
-from defenses.checks import (
-    LARGEST_NOISE,
-    LEAST_MULTIPLIER,
-    algorithm,
-    choice_field,
-    is_number,
-    probability_field,
-    require,
-    require_scale,
-    scale_field,
-)
+from defenses.checks import Limit, Multiplier, Probability, Scale, algorithm, require
 from defenses.neighbours import ADD_OR_REMOVE, REPLACE_ONE, SENSITIVITY
 from defenses.random_draws import spawned
 from defenses.tensors import Loss, Numbers, Shape
 from defenses.training.accounting import (
-    CLAIMING,
-    PLD,
     RDP,
     budget_terms,
     epsilon_by_accountant,
@@ -40,7 +28,6 @@ from defenses.training.accounting import (
 from defenses.training.clipping_trial import WAY_OUT, clipping_fault
 from defenses.training.example_gradients import (
     GHOST,
-    PER_EXAMPLE,
     attach_hooks,
     check_layers,
     example_optimizer,
@@ -104,14 +91,14 @@ class DPSGD(TrainingDefense):
             ``defenses.training.example_gradients``. Both make the same steps, up to rounding.
     """
 
-    target_epsilon: float | None = None
-    noise_multiplier: float | None = None
-    target_delta: float = probability_field(1e-5)
-    max_grad_norm: float = scale_field(1.0)
-    neighbours: str = choice_field(REPLACE_ONE, (REPLACE_ONE, ADD_OR_REMOVE))
-    sample_rate: float | None = None
-    accountant: str = choice_field(PLD, CLAIMING)
-    clipping: str = choice_field(PER_EXAMPLE, (PER_EXAMPLE, GHOST))
+    target_epsilon: Annotated[float, Limit(LEAST_EPSILON, 1e6)] | None = None
+    noise_multiplier: Multiplier | None = None
+    target_delta: Probability = 1e-5
+    max_grad_norm: Scale = 1.0
+    neighbours: Literal["replace-one", "add-or-remove"] = "replace-one"
+    sample_rate: Annotated[float, Limit(LEAST_RATE, 1)] | None = None
+    accountant: Literal["pld", "rdp"] = "pld"
+    clipping: Literal["per-example", "ghost"] = "per-example"
 
     adaptive_attacks = ("LossThreshold", "ShadowModels", "MatchedFilter")
     bounds_examples = True
@@ -123,17 +110,8 @@ class DPSGD(TrainingDefense):
         super().__post_init__()
         if self.noise_multiplier is None and self.target_epsilon is None:
             object.__setattr__(self, "target_epsilon", 8.0)
-        if self.noise_multiplier is not None:
-            require_scale(self, "noise_multiplier", zero=True, least=LEAST_MULTIPLIER, most=LARGEST_NOISE)
-            require(self.target_epsilon is None, self, "target_epsilon", "None when noise_multiplier is given")
-        else:
-            budget = (
-                is_number(self.target_epsilon)
-                and self.target_epsilon is not None
-                and LEAST_EPSILON <= self.target_epsilon <= 1e6
-            )
-            known = f"a number from {LEAST_EPSILON:g} to 1e6, or None with a noise_multiplier"
-            require(budget, self, "target_epsilon", known)
+        exclusive = self.noise_multiplier is None or self.target_epsilon is None
+        require(exclusive, self, "target_epsilon", "None when noise_multiplier is given")
         if self.target_epsilon is not None and self.accountant == RDP:
             least = least_epsilon(self.target_delta)
             reachable = f"above {least:.4g}, which no noise goes below at target_delta = {self.target_delta:g}"
@@ -143,9 +121,8 @@ class DPSGD(TrainingDefense):
             allowed = f"None with neighbours={REPLACE_ONE!r}, where it follows from the number of examples"
             require(rate is None, self, "sample_rate", allowed)
             return
-        public = is_number(rate) and rate is not None and LEAST_RATE <= rate <= 1
         allowed = f"a number from {LEAST_RATE:g} to 1 with neighbours={ADD_OR_REMOVE!r}: about batch size / examples per client"
-        require(public, self, "sample_rate", allowed)
+        require(rate is not None, self, "sample_rate", allowed)
 
     def check_model(self, model: nn.Module, input_shape: Shape) -> None:
         """Refuse a model in which a step is not the sum of clipped gradients, before the run starts; see ``clipping_fault``."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from defenses.base import DefenseError, Training, TrainingDefense
-from defenses.checks import algorithm, scale_field, width_field
+from defenses.checks import ScaleOrNone, Width, algorithm
 from defenses.module_calls import calls_of
 from defenses.random_draws import spawned
 
@@ -55,8 +55,8 @@ class Precode(TrainingDefense):
         beta: Weight of the divergence; the paper uses 0.001.
     """
 
-    size: int = width_field(256)
-    beta: float = scale_field(1e-3, zero=True)
+    size: Width = 256
+    beta: ScaleOrNone = 1e-3
 
     source = "Scheliga, Maeder, Seeland, PRECODE: A Generic Model Extension to Prevent Deep Gradient Leakage, WACV 2022, section 4"
     adaptive_attacks = ("BottleneckInversion",)

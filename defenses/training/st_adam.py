@@ -8,7 +8,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 from defenses.base import Training, TrainingDefense
-from defenses.checks import algorithm, checked_field, flag_field, is_number, scale_field
+from defenses.checks import BelowOne, Scale, algorithm
 
 
 class STAdamOptimizer(Optimizer):
@@ -55,10 +55,6 @@ class STAdamOptimizer(Optimizer):
         parameter.addcdiv_(momentum, second_moment.sqrt().add_(group["eps"]), value=-group["lr"])
 
 
-def _is_decay(value: Any) -> bool:
-    return is_number(value) and 0 <= value < 1
-
-
 @algorithm
 class STAdam(TrainingDefense):
     """Train with ST-Adam (Adam without bias correction) instead of the client's optimizer.
@@ -75,11 +71,11 @@ class STAdam(TrainingDefense):
         bias_correction: Divide both moments by what they lack at the start: Adam, which the paper compares with.
     """
 
-    learning_rate: float = scale_field(1e-3)
-    beta: float = checked_field(0.9, _is_decay, "a number in [0, 1)")
-    gamma: float = checked_field(0.999, _is_decay, "a number in [0, 1)")
-    epsilon: float = scale_field(1e-8)
-    bias_correction: bool = flag_field(False)
+    learning_rate: Scale = 1e-3
+    beta: BelowOne = 0.9
+    gamma: BelowOne = 0.999
+    epsilon: Scale = 1e-8
+    bias_correction: bool = False
 
     source = "Li et al., You Can Use But Cannot Recognize (VisualMixer), NDSS 2024, IV-E"
     replaces_optimizer = True

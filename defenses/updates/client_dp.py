@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
@@ -11,14 +11,13 @@ from defenses.base import UpdateDefense
 from defenses.checks import (
     LARGEST_NOISE,
     LEAST_MULTIPLIER,
-    MOST_STEPS,
+    Limit,
+    Multiplier,
+    Probability,
+    Scale,
+    Steps,
     algorithm,
-    is_number,
-    is_whole,
-    probability_field,
     require,
-    require_scale,
-    scale_field,
 )
 from defenses.functional import gaussian_like, map_update, widened
 from defenses.neighbours import REPLACE_CLIENT, SENSITIVITY
@@ -65,11 +64,11 @@ class ClientDP(UpdateDefense):
         target_delta: Of all epsilons, in (0, 1).
     """
 
-    max_norm: float = scale_field(1.0)
-    noise_multiplier: float | None = None
-    target_epsilon: float | None = None
-    rounds: int | None = None
-    target_delta: float = probability_field(1e-5)
+    max_norm: Scale = 1.0
+    noise_multiplier: Multiplier | None = None
+    target_epsilon: Annotated[float, Limit(0, 1e6, above=True)] | None = None
+    rounds: Steps | None = None
+    target_delta: Probability = 1e-5
 
     neighbours = REPLACE_CLIENT
     bounds_client = True
@@ -84,13 +83,7 @@ class ClientDP(UpdateDefense):
         super().__post_init__()
         if self.noise_multiplier is None and self.target_epsilon is None and self.rounds is None:
             object.__setattr__(self, "noise_multiplier", USUAL_MULTIPLIER)
-        if self.noise_multiplier is not None:
-            require_scale(self, "noise_multiplier", zero=True, least=LEAST_MULTIPLIER, most=LARGEST_NOISE)
         epsilon, rounds = self.target_epsilon, self.rounds
-        budget = epsilon is None or (is_number(epsilon) and 0 < epsilon <= 1e6)
-        require(budget, self, "target_epsilon", "a number above 0 and up to 1e6, or None with a noise_multiplier")
-        whole = rounds is None or (is_whole(rounds) and 1 <= rounds <= MOST_STEPS)
-        require(whole, self, "rounds", f"a whole number from 1 to {MOST_STEPS}, or None without a target_epsilon")
         exclusive = self.noise_multiplier is None or epsilon is None
         require(exclusive, self, "target_epsilon", "None when noise_multiplier is given")
         without = rounds is None or epsilon is not None

@@ -5,7 +5,7 @@ import math
 import torch
 
 from defenses.base import UpdateDefense
-from defenses.checks import algorithm, per_field, scale_field
+from defenses.checks import Bound, Per, algorithm
 from defenses.functional import map_update
 from defenses.tensors import Update
 
@@ -23,8 +23,8 @@ class Clip(UpdateDefense):
         per: "update", or "step": the gradient of every step is clipped, that of a whole batch (of every example: ``DPSGD``).
     """
 
-    max_norm: float = scale_field(1.0, infinite=True)
-    per: str = per_field("update")
+    max_norm: Bound = 1.0
+    per: Per = "update"
 
     no_defense_at = {"max_norm": math.inf}
     always_shown = ("max_norm", "per")

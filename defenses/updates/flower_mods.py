@@ -8,20 +8,19 @@ import math
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
 from defenses.base import DefenseError, UpdateDefense
-from defenses.checks import LARGEST_NOISE, algorithm, checked_field, is_number, scale_field
+from defenses.checks import LARGEST_NOISE, Limit, algorithm
 from defenses.functional import map_update, widened
 from defenses.neighbours import REPLACE_CLIENT, SENSITIVITY
 from defenses.tensors import Numbers, Update
 from defenses.training.accounting import budget_terms
 from defenses.updates.client_dp import epsilon_of_releases, with_release
 
-LEAST, LEAST_EPSILON, LEAST_DELTA, MOST_EPSILON = 1e-6, 1e-3, 1e-300, 1e6
-"""Of norms, and of the epsilon and delta of a message: the mod divides by the last two."""
+Norm = Annotated[float, Limit(1e-6, LARGEST_NOISE)]
 SEED_WORDS = 8
 """Of 32 bits each, in a seed of NumPy's generator."""
 STARTING = 1e-6
@@ -83,14 +82,11 @@ class FlowerLocalDP(UpdateDefense):
         DefenseError: When an update is protected and Flower is not installed.
     """
 
-    clipping_norm: float = scale_field(1.0, least=LEAST, most=LARGEST_NOISE)
-    sensitivity: float = scale_field(2.0, least=LEAST, most=LARGEST_NOISE)
-    epsilon: float = scale_field(1.0, least=LEAST_EPSILON, most=MOST_EPSILON)
-    delta: float = checked_field(
-        1e-5,
-        lambda value: is_number(value) and LEAST_DELTA <= value < 1,
-        f"a number in (0, 1), from {LEAST_DELTA:g} on",
-    )
+    clipping_norm: Norm = 1.0
+    sensitivity: Norm = 2.0
+    # The mod divides by both.
+    epsilon: Annotated[float, Limit(1e-3, 1e6)] = 1.0
+    delta: Annotated[float, Limit(1e-300, 1, below=True)] = 1e-5
 
     neighbours = REPLACE_CLIENT
     bounds_client = True

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 
 from defenses.base import Batch, InputDefense, UpdateDefense
-from defenses.checks import algorithm, noise_field, per_field
+from defenses.checks import Noise, Per, algorithm
 from defenses.functional import gaussian_like, laplace_like, map_update
 from defenses.tensors import Update
 
@@ -21,7 +21,7 @@ class ImageNoise(InputDefense):
         std: Standard deviation on the [0, 1] scale; 50/255 is the paper's sigma = 50 on 0 to 255. 0 changes nothing.
     """
 
-    std: float = noise_field(50 / 255)
+    std: Noise = 50 / 255
 
     no_defense_at = {"std": 0}
     always_shown = ("std",)
@@ -51,8 +51,8 @@ class GaussianNoise(UpdateDefense):
             without noise.
     """
 
-    std: float = noise_field(1e-2)
-    per: str = per_field("step")
+    std: Noise = 1e-2
+    per: Per = "step"
 
     no_defense_at = {"std": 0}
     always_shown = ("std", "per")
@@ -74,8 +74,8 @@ class LaplaceNoise(UpdateDefense):
         per: "step" or "update"; as for ``GaussianNoise``.
     """
 
-    scale: float = noise_field(1e-2)
-    per: str = per_field("step")
+    scale: Noise = 1e-2
+    per: Per = "step"
 
     no_defense_at = {"scale": 0}
     always_shown = ("scale", "per")

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from defenses.base import UpdateDefense
-from defenses.checks import algorithm, per_field, share_field
+from defenses.checks import Per, ShareOrNone, algorithm
 from defenses.functional import map_update
 from defenses.tensors import Update
 
@@ -37,8 +37,8 @@ class Pruning(UpdateDefense):
         per: "step": of the gradient of every step; "update": of what is sent. See ``UpdateDefense``.
     """
 
-    fraction: float = share_field(0.7)
-    per: str = per_field("step")
+    fraction: ShareOrNone = 0.7
+    per: Per = "step"
 
     no_defense_at = {"fraction": 0}
     always_shown = ("fraction", "per")

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from defenses.base import DefenseError, Training, TrainingDefense
-from defenses.checks import algorithm, require, share_field
+from defenses.checks import ShareOrNone, algorithm, require
 from defenses.tensors import Shape
 
 FLOOR = 0.1
@@ -42,7 +42,7 @@ class Soteria(TrainingDefense):
         layer: Name of the defended ``nn.Linear``; "" is the last one in order of definition.
     """
 
-    fraction: float = share_field(0.8)
+    fraction: ShareOrNone = 0.8
     layer: str = ""
 
     no_defense_at = {"fraction": 0}

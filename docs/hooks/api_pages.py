@@ -33,7 +33,10 @@ INTERFACES = {
             "Interfaces of defences",
             ["defenses.base", "defenses.tensors", "defenses.fitting", "defenses.pipeline", "defenses.spec"],
         ),
-        "defenses/authoring": ("For authors of defences", ["defenses.checks", "defenses.functional"]),
+        "defenses/authoring": (
+            "For authors of defences",
+            ["defenses.checks", "defenses.functional"],
+        ),
     },
     "attacks": {
         "attacks/index": ("Interfaces of attacks", ["attacks.base", "attacks.observations", "attacks.guesses"]),

@@ -12,8 +12,8 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BeforeValidator, TypeAdapter, ValidationError
 
 from attacks.metrics.names import Role
-from clients.wire.limits import Limit
 from clients.wire.schema import fields_in, readable, refusal
+from defenses.checks import Limit
 from simulations.run_folder.line_files import json_line, kept_lines
 from strategies.audit.json_values import changed
 from strategies.audit.threat_card import MOST_VALUE, MOST_WHOLE, ThreatCard, Whole

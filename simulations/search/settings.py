@@ -6,8 +6,8 @@ from typing import Annotated, ClassVar, Literal
 from clients.data.datasets import is_multi_label, is_table
 from clients.data.images import IMAGE_MEMORY
 from clients.task.task import WholeModelPlan
-from clients.wire.limits import Images, Limit, Rate, Share, Side, Width
 from clients.wire.schema import Settings, setting
+from defenses.checks import Examples, Limit, Rate, Share, Side, WidthOrNone
 from simulations.experiment.data_rules import require_dataset, require_model
 from simulations.search.space import SIZE
 from simulations.settings.defaults import AUTO
@@ -31,7 +31,7 @@ class Search(Settings):
     data_dir: str = setting("", "directory of its files")
     image_size: Side = setting(0, "side to resize images to; 0: as they are")
     model: str = setting("resnet20", "model, see `fedveil list models`")
-    width: Width = setting(0, "of models that have one; 0 for the default")
+    width: WidthOrNone = setting(0, "of models that have one; 0 for the default")
     norm: Literal["batch", "group"] = setting("batch", "normalisation layers")
     seed: Annotated[int, Limit(0, 2**31 - 1)] = setting(
         0, "of the sampled policies, of their signs, of models and images"
@@ -43,7 +43,7 @@ class Search(Settings):
     )
     semi_share: Share = setting(0.1, "share of the training images that the semi-trained model learns from")
     semi_epochs: Annotated[int, Limit(1, 10_000)] = setting(50, "passes over them")
-    batch_size: Images = setting(128, "of that training")
+    batch_size: Examples = setting(128, "of that training")
     learning_rate: Rate = setting(0.1, "of that training")
     workers: Annotated[int, Limit(0, 1024)] = setting(0, "processes that score; 0: one for each processor")
 

@@ -6,12 +6,15 @@ from functools import cached_property
 from importlib.metadata import entry_points
 from typing import Annotated, Any, ClassVar, TypeVar
 
-from clients.wire.limits import (
+from clients.wire.rungs import Rung, Sizes, read_rungs
+from clients.wire.schema import Settings, fields_of, setting
+from clients.wire.texts import shown
+from defenses.checks import (
     BelowOne,
     Count,
     Decay,
+    Examples,
     Gibibytes,
-    Images,
     Limit,
     Norm,
     OneLine,
@@ -22,11 +25,8 @@ from clients.wire.limits import (
     Side,
     Steps,
     StepsOrNone,
-    Width,
+    WidthOrNone,
 )
-from clients.wire.rungs import Rung, Sizes, read_rungs
-from clients.wire.schema import Settings, fields_of, setting
-from clients.wire.texts import shown
 from simulations.settings.defaults import AUTO, FEDERATED, SCENARIOS_GROUP
 from simulations.settings.errors import ConfigError, require_known
 
@@ -87,7 +87,7 @@ class CommonSettings(Settings):
     num_clients: Count = setting(0, "number of clients to wait for; 0: all connected clients, at least two")
 
     model: str = setting("cnn", "model; `fedveil list models` describes them")
-    width: Width = setting(0, "width of the model; 0: the model's default width")
+    width: WidthOrNone = setting(0, "width of the model; 0: the model's default width")
     norm: Norm = setting("group", "kind of normalisation layers")
 
     defenses: str = setting(
@@ -100,7 +100,7 @@ class CommonSettings(Settings):
         0,
         "optimizer steps of a client in a round, in place of local-epochs; 0: local-epochs applies",
     )
-    batch_size: Images = setting(16, "examples per local step")
+    batch_size: Examples = setting(16, "examples per local step")
     learning_rate: Rate = setting(0.01, "learning rate of local SGD")
     momentum: BelowOne = setting(0.9, "momentum of local SGD")
     nesterov: bool = setting(False, "use Nesterov momentum in local SGD; needs a momentum above 0")
@@ -132,7 +132,7 @@ class CommonSettings(Settings):
         "examples, the worst case; split only, where test images are attacked), or the name of another data set (split only)",
     )
     auxiliary_limit: Count = setting(0, "largest number of the server's examples; 0: all")
-    probe_targets: Images = setting(
+    probe_targets: Examples = setting(
         4,
         "number of observations per client that the audit attacks: one-step updates, or batches of sent data",
     )

@@ -6,13 +6,16 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
-from clients.wire.limits import (
+from clients.wire.schema import setting
+from clients.wire.texts import shown
+from defenses.checks import (
     LEAST_RATE,
     MOST_RATE,
+    Architecture,
     Blocks,
     BlocksOrNone,
     Canaries,
-    Images,
+    Examples,
     Limit,
     Optimizer,
     Pixels,
@@ -21,8 +24,6 @@ from clients.wire.limits import (
     Share,
     Steps,
 )
-from clients.wire.schema import setting
-from clients.wire.texts import shown
 from simulations.settings.common import CommonSettings
 from simulations.settings.defaults import AUTO
 from simulations.settings.errors import ConfigError
@@ -161,8 +162,6 @@ class FederatedSettings(WholeModelSettings):
 
 Normalisation = Literal["", "data", "imagenet", "efficientnet-lite0"]
 """With the keys of ``clients.models.packaged_weights.NORMALISATIONS``, repeated because that module imports torch."""
-Architecture = Literal["split", "tuned", "full"]
-"""Architectures of an adversary (``attacks.queries.attributes``), repeated for the same reason."""
 
 
 class InferenceSettings(WholeModelSettings):
@@ -198,7 +197,7 @@ class InferenceSettings(WholeModelSettings):
         "half starting from its own weights (tuned), or a whole network (full)",
     )
     offline_iterations: Steps = setting(1000, "training steps of this adversary, each on 32 of the server's images")
-    batches_per_message: Images = BATCHES_PER_MESSAGE
+    batches_per_message: Examples = BATCHES_PER_MESSAGE
 
 
 class OutsourcedSettings(WholeModelSettings):
@@ -218,7 +217,7 @@ class OutsourcedSettings(WholeModelSettings):
         "number of times that a client uploads each image; defences such as InstaHide draw anew each time",
     )
     model_attacks: str = setting("LossThreshold()", "attacks on the model that the server trained, separated by ;")
-    batches_per_message: Images = BATCHES_PER_MESSAGE
+    batches_per_message: Examples = BATCHES_PER_MESSAGE
 
 
 class SplitSettings(CommonSettings):
@@ -250,7 +249,7 @@ class SplitSettings(CommonSettings):
         "last round's learning rates divided by the first round's; rates fall along a cosine",
     )
     optimizer: Optimizer = setting("sgd", "optimizer of both halves")
-    batches_per_message: Images = BATCHES_PER_MESSAGE
+    batches_per_message: Examples = BATCHES_PER_MESSAGE
     smashed_attacks: str = setting("TokenDecoder(); FeatureInversion()", "attacks on smashed data, separated by ;")
 
 

@@ -2,16 +2,14 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic.fields import FieldInfo
+import numpy as np
 
 from attacks.base import AnyAttack
 from clients.data.card import DataCard
 from clients.external_app.plan import OWN_DATA, SCENARIO, AppPlan, ModelFactory, name_of
-from clients.wire.limits import MOST_IMAGES, Count, Images, Limit
-from clients.wire.schema import fields_in, limit_of
+from defenses.checks import MOST_EXAMPLES, Count, Examples, Limit, check_fields
 from strategies.audit.kinds import Kind
 from strategies.federated.observations import PROBE, UPDATE
 from strategies.recording.wrapper import whole_rounds
@@ -48,8 +46,8 @@ class AuditSettings:
     probe_attacks: str = "auto"
     update_attacks: str = "auto"
     rounds: Collection[int] = (1,)
-    probe_images: Images = 1
-    probe_targets: Annotated[int, Limit(1, MOST_IMAGES, also=0)] = 0
+    probe_images: Examples = 1
+    probe_targets: Annotated[int, Limit(1, MOST_EXAMPLES, also=0)] = 0
     seed: Count = 0
     share_images: bool = True
     workers: Annotated[int, Limit(0, 1024)] = 1
@@ -60,8 +58,10 @@ class AuditSettings:
     def __post_init__(self) -> None:
         name_of(self.model)
         object.__setattr__(self, "rounds", whole_rounds(self.rounds))
-        for name, spec in fields_in(type(self)).items():
-            object.__setattr__(self, name, _checked(name, getattr(self, name), spec))
+        for name, value in vars(self).items():
+            if isinstance(value, np.number):  # Flower cannot send it
+                object.__setattr__(self, name, value.item())
+        check_fields(self)
         if not (self.canaries or any(self.attacks().values())):
             raise ValueError(
                 "probe_attacks and update_attacks name no attack; allowed: at least one, as there is no audit else"
@@ -95,16 +95,3 @@ class AuditSettings:
             scenario=SCENARIO, dataset=OWN_DATA, model=name_of(self.model), seed=self.seed, rounds=max(self.rounds),
             probe_targets=self.probe_targets or 1, probe_images=self.probe_images, card=DataCard(2, (1, 1, 1), (0.0,), (1.0,)),
         )  # fmt: skip
-
-
-def _checked(name: str, value: Any, spec: FieldInfo) -> Any:
-    """Convert a value to a plain Python value of its field's type, because Flower cannot send NumPy numbers."""
-    kind, limit = spec.annotation, limit_of(spec)
-    if kind in (bool, str) and not isinstance(value, kind):
-        raise ValueError(f"{name} is {value!r}; allowed: {'True or False' if kind is bool else 'a text'}")
-    if limit is None:
-        return value
-    number = isinstance(value, Integral if kind is int else Real) and not isinstance(value, bool)
-    if not number or not limit.allows(value):
-        raise ValueError(f"{name} is {value!r}; allowed: a {'whole ' if kind is int else ''}number, {limit}")
-    return int(value) if kind is int else float(value)

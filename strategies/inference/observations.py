@@ -3,14 +3,14 @@
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
 from torch import Tensor, nn
 
 from attacks.base import Knowledge
 from attacks.queries.attributes import AttributeInference
 from attacks.queries.base import Query
-from attacks.queries.training import RETRAINED, STATIC
+from attacks.queries.training import Trained
 from attacks.sender import Sender
 from clients.inference.plan import CutModel, InferencePlan
 from clients.models.adversaries import AdversaryBuilder
@@ -105,7 +105,7 @@ QUERY = _Queries("query", "queries", start="QueryInversion()")
 ATTRIBUTE = _Queries(
     "attribute", "attributes of queries", start="AttributeInference()", chosen=False, of_attributes=True,
     # The paper's adversary and the retrained one.
-    auto=lambda: [AttributeInference(training=training) for training in (STATIC, RETRAINED)],
+    auto=lambda: [AttributeInference(training=training) for training in get_args(Trained)],
 )  # fmt: skip
 """All queries of a client; attacks guess a sensitive attribute, although the queries serve another purpose."""
 KINDS = (QUERY, ATTRIBUTE)

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from attacks.local_model import shared_tensors
 from attacks.queries.attributes import AttributeInference
-from attacks.queries.training import STATIC
 from attacks.refinement.restoration import HOLDOUT
 from clients.inference.plan import CutModel, InferencePlan
 from defenses.base import Batch
+from defenses.checks import Architecture
 from defenses.random_draws import generator_for
 from defenses.tensors import Tensors, on_cpu, part_of, under
 from strategies.audit.kinds import untrainable
@@ -39,11 +39,11 @@ class OfflineAdversary:
 class OfflineAdversaries:
     """One adversary for each cut, shared by all pipelines of a run: it sees unprotected features alone.
 
-    Its randomness is not that of the attacks, which have another network of the same architecture (one of
-    ``attacks.queries.attributes.ARCHITECTURES``).
+    Its randomness is not that of the attacks, which have another network of the same architecture (see
+    ``attacks.queries.attributes``).
     """
 
-    def __init__(self, architecture: str, iterations: int) -> None:
+    def __init__(self, architecture: Architecture, iterations: int) -> None:
         self.architecture, self.iterations = architecture, iterations
         self._found: dict[str, OfflineAdversary] = {}
         self._kept: dict[str, Tensors] = {}
@@ -66,7 +66,7 @@ class OfflineAdversaries:
                 return self._found[cut]
             train = functools.partial(untrainable, QUERY.plural)
             knowledge = unprotected_knowledge(Examples(examples, sensitive), plan, model, builder, train)
-            recipe = AttributeInference(architecture=self.architecture, training=STATIC, iterations=self.iterations)
+            recipe = AttributeInference(architecture=self.architecture, training="static", iterations=self.iterations)
             learned = recipe.fit(knowledge, generator_for("offline adversary", plan.seed, cut)).learned
             assert learned is not None
             measured = learned.diagnostics

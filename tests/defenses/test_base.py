@@ -2,7 +2,8 @@
 
 import hashlib
 from dataclasses import dataclass
-from typing import ClassVar
+from math import inf, nan
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import pytest
@@ -10,10 +11,10 @@ import torch
 from torch import Tensor
 
 from defenses import ATS, Batch, Blur, Clip, DefenseError, InputDefense, LaplaceNoise, Pipeline, SmashedDefense
+from defenses.checks import Limit, ShareOrNone, algorithm
 from defenses.random_draws import generator_for, spawned
 from defenses.smashed.patch_shuffle import PatchShuffle
 from defenses.spec import parse
-from defenses.updates.pruning import Pruning
 
 
 @dataclass(frozen=True, repr=False)
@@ -82,6 +83,30 @@ def test_combinations_that_would_lie_are_refused_and_honest_ones_accepted() -> N
         assert len(parse(text).defenses) == text.count("|") + 1
 
 
+@algorithm
+class Ranged(InputDefense):
+    size: Annotated[int, Limit(2, 4, also=0)] = 2
+    mode: Literal["a", 1] = "a"
+    share: ShareOrNone | None = None
+
+
+def test_fields_hold_what_their_annotations_allow() -> None:
+    body = {"__module__": __name__, "size": 3}  # of subclasses with another default
+    again, late = (
+        algorithm(type("Sub", (Ranged,), body | {"__annotations__": {"size": one}})) for one in (int, "Missing")
+    )
+    for name, good, bad, allowed in (
+        ("size", (0, 2), (True, 2.0, 5, 10**400), "0, or a whole number from 2 to 4"),
+        ("mode", ("a", 1), (True, "b"), "'a' or 1"), ("share", (None, 0, 0.5), (nan, inf), "a number from 0 to 1, or None"),
+    ):  # fmt: skip
+        assert [getattr(again(**{name: value}), name) for value in good] == list(good)
+        for value in bad:
+            with pytest.raises(ValueError, match=rf"{name} is .*; allowed: {allowed}"):
+                again(**{name: value})
+    with pytest.raises(TypeError, match="Sub: an annotation cannot be read: name 'Missing' is not defined"):
+        late()
+
+
 def test_stages_apply_in_order_to_what_they_protect(batch: Batch) -> None:
     empty, update, features = Pipeline(), {"w": torch.tensor([3.0, 4.0])}, torch.zeros(1, 2, 3)
     assert all(one(batch, (0,)) is batch for one in (empty.protect_once, empty.protect_batch, empty.protect_test))
@@ -95,9 +120,6 @@ def test_stages_apply_in_order_to_what_they_protect(batch: Batch) -> None:
         torch.testing.assert_close(parse(text).protect_update(update, (0,))["w"], torch.tensor(updated))
     torch.testing.assert_close(parse(text).protect_gradient(update, (0,))["w"], torch.tensor([0.6, 0.8]))
     assert [str(d.per) for d in parse(text).update_defenses] == ["step", "update", "update"]
-    for per in ("round", None, 1):
-        with pytest.raises(ValueError, match=r"per is .*; allowed: step \| update"):
-            Pruning(0.5, per)  # type: ignore[arg-type]
     # Stages on tokens come before the blocks, the others behind; the shuffle has the stream of its position.
     pipeline, tokens = Pipeline((Reverse(2.0), PatchShuffle(), Reverse(3.0))), torch.rand(2, 5, 3)
     torch.testing.assert_close(pipeline.protect_features(tokens, (0,)), tokens + 2.0 + 3.0)

@@ -92,7 +92,7 @@ REFUSED = (
     (parse_attacks, "AsUploaded(x=1)", r"attack AsUploaded has no argument 'x'; it takes none"),
     (parse, "Blur(1, 2)", "Blur takes at most 1 arguments, got 2"),
     (parse, "Clip(1, max_norm=2)", "'max_norm' is given twice"),
-    (parse, "Clip(max_norm=0)", "Clip: max_norm is 0; allowed: a number from 1e-12 to 1e\\+12, or inf"),
+    (parse, "Clip(max_norm=0)", "Clip: max_norm is 0; allowed: inf, or a number from 1e-12 to 1e\\+12"),
     (parse, "Clip(max_norm=True)", "max_norm is True; allowed"),
     (parse, "Clip(max_norm=1" + "0" * 400 + ")", r"max_norm is 10+\.\.\. \(401 characters\); allowed"),
     (parse, "Clip(max_norm=one)", "Clip: 'one' is not a number"),

@@ -17,7 +17,7 @@ from attacks.smashed.decoder_training import (
     mean_of_transmissions,
     tells_slots,
 )
-from defenses.checks import MOST_DEPTH, algorithm, examples_field, flag_field, require, whole_field
+from defenses.checks import Blocks, Examples, Several, algorithm, require
 
 WARM_UP = 40
 """Steps over which the learning rate rises, as in the paper."""
@@ -49,8 +49,8 @@ class TokenDecoder(DecoderAttack):
 
     source = "Yao et al., Privacy-Preserving Split Learning via Patch Shuffling, ICDM 2022, Eq. 3 (black-box); He et al. 2022 (MAE)"
 
-    depth: int = whole_field(3, 1, MOST_DEPTH)
-    heads: int = whole_field(4, 1, MOST_DEPTH)
+    depth: Blocks = 3
+    heads: Blocks = 4
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -96,9 +96,9 @@ class FeatureAveraging(TokenDecoder, quick={**TokenDecoder.profile.quick, "trans
     )
 
     iterations: int = 400
-    transmissions: int = examples_field(60)
-    num_images: int = examples_field(1000, 2)
-    beyond_run: bool = flag_field(False)
+    transmissions: Examples = 60
+    num_images: Several = 1000
+    beyond_run: bool = False
 
     def pool_of(self, sender: Sender, images: Tensor, generator: torch.Generator) -> Pool:
         """The mean."""

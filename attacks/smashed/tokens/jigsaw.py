@@ -14,7 +14,7 @@ from attacks.observations import AttackError
 from attacks.smashed.base import SmashedAttack, SmashedData
 from attacks.smashed.tokens.positions import Reading, TokenReader, from_patches, place, solve
 from attacks.smashed.tokens.training import train_reader
-from defenses.checks import algorithm, examples_field, flag_field, require, steps_field, width_field
+from defenses.checks import Examples, Several, Steps, Width, algorithm, require
 from defenses.tensors import Numbers
 
 MOST_TOKENS = 1024
@@ -38,9 +38,9 @@ class TokenReading(
 
     threat = "smashed data; the defences' algorithm; auxiliary images like the clients'"
 
-    iterations: int = steps_field(500)
-    width: int = width_field(64)
-    batch_size: int = examples_field(32, 2)
+    iterations: Steps = 500
+    width: Width = 64
+    batch_size: Several = 32
     learned: TokenReader = learned_field()
 
     def __post_init__(self) -> None:
@@ -169,8 +169,8 @@ class TokenIntersection(TokenReading, quick={**TokenReading.profile.quick, "tran
 
     source = "intersection attack on Yao et al., ICDM 2022, Algorithm 2, which redraws the tokens that stay"
 
-    transmissions: int = examples_field(30)
-    beyond_run: bool = flag_field(False)
+    transmissions: Examples = 30
+    beyond_run: bool = False
 
     def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Reconstruction:
         """Intersect all transmissions and guess the images."""

@@ -13,7 +13,7 @@ from attacks.guesses import Reconstruction
 from attacks.normalisation import normalise
 from attacks.observations import ClientUpdate
 from defenses.base import Batch
-from defenses.checks import examples_field
+from defenses.checks import Examples
 
 
 @dataclass(frozen=True, repr=False)
@@ -25,7 +25,7 @@ class NearestAuxiliary(
 ):
     """Guesses the auxiliary image whose gradient points most nearly where the observed one does (cosine)."""
 
-    candidates: int = examples_field(64)
+    candidates: Examples = 64
     learned: Batch | None = field(default=None, repr=False, compare=False)
 
     source: ClassVar[str] = "folklore: a gradient as a fingerprint"

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 
 from defenses.base import Batch, InputDefense
-from defenses.checks import whole_field
+from defenses.checks import Limit
 
 
 @dataclass(frozen=True, repr=False)
 class Posterise(InputDefense):
     """Keeps the ``bits`` highest bits of every pixel."""
 
-    bits: int = whole_field(2, 1, 8)
+    bits: Annotated[int, Limit(1, 8)] = 2
 
     source: ClassVar[str] = "folklore: posterisation, as in image editors"
     resamples: ClassVar[bool] = False  # deterministic: protecting once is enough

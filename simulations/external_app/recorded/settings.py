@@ -4,11 +4,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from clients.wire.limits import (
+from clients.wire.schema import Settings, setting
+from defenses.checks import (
     LEAST_RATE,
-    MOST_IMAGES,
+    MOST_EXAMPLES,
     MOST_RATE,
     Allowed,
     BelowOne,
@@ -18,9 +19,8 @@ from clients.wire.limits import (
     Norm,
     ProbeMode,
     StepsOrNone,
-    Width,
+    WidthOrNone,
 )
-from clients.wire.schema import Settings, setting
 from simulations.settings.defaults import AUTO
 from simulations.settings.errors import ConfigError
 
@@ -49,17 +49,18 @@ def mean_and_std(text: str) -> list[tuple[float, ...]]:
 
 @dataclass(frozen=True)
 class Readable(Allowed):
-    """A text that ``read`` makes something of, or an empty one; ``words`` describe it."""
+    """A text that ``read`` makes something of, or an empty one; ``form`` describes it."""
 
     read: Callable[[str], object]
-    words: str
+    form: str
 
     def allows(self, value: str) -> bool:
         """Whether it is read, or empty."""
         return not value or bool(self.read(value))
 
-    def __str__(self) -> str:
-        return self.words
+    def words(self, kind: Any) -> str:
+        """See ``Allowed``."""
+        return self.form
 
 
 class AttackSettings(Settings):
@@ -74,7 +75,7 @@ class AttackSettings(Settings):
     input_shape: Annotated[str, Readable(shape_of, "channels, height and width, such as 1,28,28")] = setting(
         "", "needed: channels, height and width of an image, such as 1,28,28"
     )
-    width: Width = setting(0, "width of a model that has one; 0: its default")
+    width: WidthOrNone = setting(0, "width of a model that has one; 0: its default")
     norm: Norm = setting("group", "normalisation layers of the model")
     normalisation: Annotated[str, Readable(mean_and_std, "mean/std, such as 0.5/0.5 or 0.5,0.4/0.2,0.3")] = setting(
         "",
@@ -92,7 +93,7 @@ class AttackSettings(Settings):
     num_examples: Annotated[int, Limit(0, 1_000_000)] = setting(
         0, "examples that the update was computed on; 0: what a recording, originals, labels or batch-size say, or 1"
     )
-    batch_size: Annotated[int, Limit(0, MOST_IMAGES)] = setting(
+    batch_size: Annotated[int, Limit(0, MOST_EXAMPLES)] = setting(
         0, "examples of a local step; 0: what a recording says, or all"
     )
     local_steps: StepsOrNone = setting(

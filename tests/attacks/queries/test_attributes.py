@@ -3,18 +3,19 @@
 import math
 from functools import cache
 from statistics import mean
+from typing import get_args
 
 import pytest
 import torch
 
 from attacks import AttackError, AttributeInference, Attributes, score
-from attacks.queries.attributes import ARCHITECTURES
 from attacks.scoring.metrics import attribute_hits
 from attacks.sender import Sender, smash
 from clients.models.split.halves import EdgeHalf
 from clients.models.split.split_models import SplitShape, build_split_model
 from defenses import FeatureNoise, ImageNoise, PatchShuffle, VisualMixer
 from defenses.base import Batch, SmashedDefense
+from defenses.checks import Architecture
 from defenses.pipeline import Pipeline
 from tests.attacks.queries.query_wire import MEAN, SHAPE, STD, Negate, knowledge, pictures, query, seeded
 
@@ -41,7 +42,7 @@ def accuracy(attack: AttributeInference, *defenses: SmashedDefense) -> float:
 
 @pytest.mark.numeric
 def test_it_reads_an_attribute_that_a_glance_tells() -> None:
-    for case in (*((architecture, "retrained") for architecture in ARCHITECTURES), ("split", "static")):
+    for case in (*((architecture, "retrained") for architecture in get_args(Architecture)), ("split", "static")):
         attack = fitted(*case)
         assert accuracy(attack) > 0.85, case
         assert attack.learned.diagnostics["holdout_accuracy"] > 0.8, case

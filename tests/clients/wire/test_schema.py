@@ -7,15 +7,15 @@ from typing import Annotated, Any, ClassVar, Literal
 import pytest
 from pydantic import ConfigDict
 
-from clients.wire.limits import Images, Length, Rate, Side
 from clients.wire.schema import MOST_ERRORS, STRICT, Settings, fields_of, parsed, setting
 from clients.wire.texts import RecordError
+from defenses.checks import Examples, Length, Rate, Side
 
 
 class Given(Settings):
     place: ClassVar[str] = " in a file"
 
-    batch_size: Images = setting(16, "examples of a step")
+    batch_size: Examples = setting(16, "examples of a step")
     mode: Literal["train", "eval"] = setting("train", "mode of the model")
     rate: Rate = setting(0.1, "learning rate")
     loud: bool = setting(False, "whether it says so")
@@ -29,10 +29,10 @@ def test_settings_are_refused_by_key_value_and_what_is_allowed() -> None:
     for values, told in (
         ({"batch-size": "16"}, "batch-size is '16' (str) in a file; expected int, such as 16"),
         ({"batch_size": True}, "batch-size is True (bool) in a file; expected int, such as 16"),
-        ({"batch-size": 0}, "batch-size is 0 in a file; allowed: at least 1, at most 1048576"),
+        ({"batch-size": 0}, "batch-size is 0 in a file; allowed: a whole number from 1 to 1048576"),
         ({"mode": "test"}, "mode is 'test' in a file; allowed: 'train' or 'eval'"),
         ({"mode": 1}, "mode is 1 (int) in a file; expected str, such as 'train'"),
-        ({"rate": float("nan")}, "rate is nan in a file; allowed: at least 1e-12, at most 1e+06"),
+        ({"rate": float("nan")}, "rate is nan in a file; allowed: a number from 1e-12 to 1e+06"),
         ({"loud": 1}, "loud is 1 (int) in a file; expected true or false"),
         ({"lout": True}, "lout is unknown"),
         ({"loud": True, "mode": "eval"}, "loud is True, and mode is 'eval'"),
@@ -75,7 +75,7 @@ def test_what_was_sent_is_refused_by_the_place_in_it() -> None:
         ('{"name": "a", "rounds": [1, 2, 3, 4]}', "rounds has a length of 4; allowed: at most 3"),
         ('{"name": "a", "rounds": [1.5]}', "rounds.0: Input should be a valid integer; it is 1.5"),
         ('{"name": "a", "part": {"y": 1}}', "part.y is unknown"),
-        ('{"name": "a", "part": {"sizes": [1]}}', "part.sizes.0: Value error, 0, or at least 2, at most 4096; it is 1"),
+        ('{"name": "a", "part": {"sizes": [1]}}', "part.sizes.0: Value error, 0, or a whole number from 2 to 4096; it is 1"),
         (json.dumps({str(at): at for at in range(MOST_ERRORS)}), f"{MOST_ERRORS + 1} values are not allowed"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=r"\w") as caught:

@@ -40,15 +40,15 @@ def tiny(out: Path, *settings: str) -> tuple[int, str]:
 
 
 BAD = [
-    ("candidate=3", "setting 'candidate'"),
-    ("candidates=0", "candidates is 0; allowed: at least 1, at most 127550"),
+    ("candidate=3", "setting 'candidate'"), ("objective=measured", "unknown setting 'objective'"),
+    ("candidates=0", "candidates is 0; allowed: a whole number from 1 to 127550"),
     ("accuracy-threshold=-0.5", "accuracy-threshold is '-0.5'; allowed: 'auto' and numbers from -10 to -1"),
     ("accuracy-threshold=-85", "the paper's -85 is a sum over 63 images"),
     ("dataset=census", "dataset is 'census', whose examples are rows of a table; allowed: data sets of images"),
     ("dataset=celeba:all", "whose examples have several labels each; allowed: data sets with one class for an image"),
     ("dataset=cifar10", "set data-dir to the directory that holds it\n"), ("model=resnet", "model"),
     ("images=100000", "images is 100000, and"), ("semi-share=1.0", "0 of the"),
-    ("learning-rate=1e9", "learning-rate is 1000000000.0; allowed: at least "),
+    ("learning-rate=1e9", "learning-rate is 1000000000.0; allowed: a number from "),
 ]  # fmt: skip
 
 
@@ -128,7 +128,7 @@ def test_a_search_goes_on_with_other_workers_and_with_nothing_else(tmp_path: Pat
     resume, before = ("--resume", str(out), "-s"), lines_of(out)
     for setting, why in (
         ("candidates=4", "leave out CONFIG, --out and every -s but workers"),
-        ("workers=-1", "workers is -1; allowed: at least 0"),
+        ("workers=-1", "workers is -1; allowed: a whole number from 0"),
     ):
         code, told = search(*resume, setting)
         assert (code, why in told) == (2, True), told

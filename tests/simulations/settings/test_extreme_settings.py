@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from clients.task.scenarios import client_sides
-from clients.wire.limits import MOST_COUNTED, Limit, OneLine
-from clients.wire.schema import fields_in, fields_of, limit_of
+from clients.wire.schema import fields_in, fields_of
 from clients.wire.texts import shown
+from defenses.checks import MOST_COUNTED, Limit, OneLine
 from simulations.experiment.experiment import Experiment, all_settings, owners
 from simulations.preflight import preflight
 from simulations.settings.common import read
@@ -114,9 +114,8 @@ def test_a_node_takes_what_the_settings_allow() -> None:
     for scenario in ("federated", "inference", "outsourced", "split"):
         for name, spec in fields_in(client_sides()[scenario].plan).items():
             if spec.annotation in (int, float) and name not in ("probe_images", "probe_steps"):  # one setting has both
-                limit = limit_of(spec)
-                assert limit is not None, name
-                assert limit == limit_of(known[name.replace("_", "-")]), name
+                (limit,) = spec.metadata
+                assert [limit] == known[name.replace("_", "-")].metadata, name
                 assert limit.allows(limit.least) != limit.above
                 assert limit.allows(limit.most) != limit.below
     default = Experiment.of(num_clients=4).plan()

@@ -216,11 +216,11 @@ class Needy(nn.Linear):
 
 
 def test_settings_out_of_range_are_refused_at_once_with_what_is_allowed(tmp_path: Path) -> None:
-    number, whole = "a number, at least", "a whole number, at least"
+    number, whole = "a number from", "a whole number from"
     bad: dict[str, tuple[tuple[Any, ...], str]] = {
         "go_on": ((1,), ""),
-        "probe_images": ((1.5, 0), f"{whole} 1"), "probe_targets": ((INF,), "a whole number, 0, or at least 1"),
-        "seed": (("a", -1, True), f"{whole} 0"), "workers": ((-1, 0.5, 10**9), f"{whole} 0, at most 1024"),
+        "probe_images": ((1.5, 0), f"{whole} 1"), "probe_targets": ((INF,), "0, or a whole number from 1"),
+        "seed": (("a", -1, True), f"{whole} 0"), "workers": ((-1, 0.5, 10**9), f"{whole} 0 to 1024"),
         "timeout": ((-1, 0, "x"), f"{number} 0.001"), "share_images": (("yes",), "True or False"),
         "probe_attacks": ((None,), "a text"),
     }  # fmt: skip

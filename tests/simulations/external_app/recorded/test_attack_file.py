@@ -291,9 +291,9 @@ BAD_SETTINGS: list[tuple[dict[str, Any], str]] = [
     ({"input_shape": "28,28"}, "input-shape is '28,28'; allowed"), ({"input_shape": "1,9999999,9999999"}, "9999999"),
     ({"normalisation": "0.1,0.2/1"}, "normalisation is '0.1,0.2/1'; allowed: one number"),
     ({"normalisation": "0/0"}, "normalisation is '0/0'; allowed: mean/std"),
-    ({"num_examples": 10**9}, "num-examples is 1000000000; allowed: at least 0, at most 1000000"),
+    ({"num_examples": 10**9}, "num-examples is 1000000000; allowed: a whole number from 0 to 1000000"),
     ({"batch_size": 2, "num_examples": 1}, "batch-size is 2; allowed: at most num-examples, 1"),
-    ({"learning_rate": -1}, "learning-rate is -1; allowed: 0, or at least 1e-12"),
+    ({"learning_rate": -1}, "learning-rate is -1; allowed: 0, or a number from 1e-12"),
     ({"num_examples": 900_000, "update_attacks": "DLG(max_images=900000)"}, "GB are free; lower its max_images"),
 ]  # fmt: skip
 

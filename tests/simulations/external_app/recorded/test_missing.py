@@ -63,7 +63,7 @@ def test_arguments_are_checked_before_torch_is_imported(digits_of_two: Path) -> 
 
 CASES: list[tuple[dict[str, Any], str]] = [
     ({}, "does not tell how often a client stepped; set local-steps, or local-epochs and batch-size"),
-    ({"local_epochs": -1, "batch_size": 1}, "local-epochs is -1; allowed: at least 0"),
+    ({"local_epochs": -1, "batch_size": 1}, "local-epochs is -1; allowed: a whole number from 0"),
     ({"local_steps": 1, "weights": "w"}, "weights is for a single update"),
     ({"local_steps": 1, "labels": "3"}, "labels is for a single update"),
     ({"local_steps": 1, "attack_rounds": "7"}, "attack-rounds is '7'; allowed: first, last, all, and of 1"),
