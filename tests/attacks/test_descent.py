@@ -85,3 +85,11 @@ def test_every_search_reports_each_of_its_steps_to_its_own_context() -> None:
         assert len(heard) == steps or not never_ends_early
         alone = attack(observation, torch.Generator().manual_seed(0))
         assert torch.equal(watched_guess.images, alone.images)
+
+
+def test_an_image_does_not_depend_on_its_company() -> None:
+    start, target = torch.zeros(3, 4), torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+    rule = StepRule(0.1, epsilon=0.1)  # with which a step grows with the gradient
+    together, _ = minimise(lambda x: (x - target).pow(4).sum(1), start, 30, rule)
+    alone, _ = minimise(lambda x: (x - target[1:2]).pow(4).sum(1), start[:1], 30, rule)
+    torch.testing.assert_close(together[1:2], alone)

@@ -9,12 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from attacks import AttackError, SpearPlusPlus
-from attacks.exact.linear_layer import unscaled_gradient
+from attacks.exact.linear_layer import Read, low_rank, unscaled_gradient
+from attacks.exact.missing_examples import MissingExamples
+from attacks.exact.sparse_directions import SparseDirections
 from attacks.exact.spear import Spear
 from attacks.guesses import Reconstruction
 from attacks.normalisation import normalise
 from attacks.observations import ClientUpdate
 from attacks.refinement.base import Refinement
+from defenses.module_calls import calls_of
 from tests.attacks.exact import solving
 from tests.attacks.gradient.clients import trained
 from tests.attacks.wire import CLASSES, MEAN, STD, classes, drawings, linear_net, observe, pictures, relu_net
@@ -83,6 +86,27 @@ def test_batches_beyond_sampling_are_exact_too() -> None:
         assert float((images - drawings(batch)).abs().max()) < 1e-3
         assert torch.equal(labels, classes(batch))
         assert abs(guess.diagnostics["gradient_distance"]) < 1e-6
+
+
+def test_the_last_example_follows_from_the_others() -> None:
+    """All columns but one are given; the missing one is exact without a search and without pixels."""
+    batch, seen = 12, drawn(12, 200, exact=True)
+    read = Read.of(seen)
+    layer, gradient = read.layers[0], read.of_layer(read.layers[0])
+    parts = low_rank(gradient, batch)
+    directions = SparseDirections(parts.left, parts.gap)
+    images = normalise(drawings(batch), seen).double().requires_grad_()
+    with calls_of([layer.module]) as calls:
+        loss = nn.functional.cross_entropy(read.model(images), classes(batch))
+        (signals,) = torch.autograd.grad(loss, calls[0][2])
+    columns = parts.left.T @ signals.T
+    directions.near(columns[:, :-1].T)
+    assert len(directions.sure()) == batch - 1
+    MissingExamples(directions, parts, gradient.bias, layer).by_elimination()
+    found = directions.sure()
+    assert len(found) == batch
+    missing = columns[:, -1] / columns[:, -1].norm()
+    assert float((found @ missing).abs().max()) > 1 - 1e-9
 
 
 @pytest.mark.parametrize("attack", [Spear(), SpearPlusPlus()])

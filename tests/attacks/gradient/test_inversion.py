@@ -1,7 +1,7 @@
 """Gradient inversion: exact where theory says so, at chance on noise, honest about choices and failures."""
 
 import copy
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 import pytest
@@ -239,3 +239,25 @@ def test_diagnostics_say_why() -> None:
     assert agreement(torch.tensor([1.0, 1.04, 1.06, torch.inf])) == 0.5
     assert agreement(torch.tensor([torch.inf, torch.inf])) == 0
     assert agreement(torch.tensor([0.0, 1e-13, 1e-11])) == pytest.approx(2 / 3)
+
+
+NAMES = [
+    "cost", "optimizer", "signed", "learning_rate", "iterations", "restarts", "total_variation", "boxed", "step_decay",
+]  # fmt: skip
+PUBLISHED = {
+    attacks.AdamCosine: ("cosine", "adam", True, 0.1, 4800, 1, 1e-4, True, True),
+    attacks.AdamL1: ("l1", "adam", True, 0.1, 4800, 1, 1e-4, True, True),
+    attacks.AdamL2: ("l2", "adam", True, 0.1, 4800, 1, 1e-4, True, True),
+    attacks.SGDCosine: ("cosine", "sgd", True, 0.01, 4800, 1, 1e-4, True, True),
+    attacks.LBFGSCosine: ("cosine", "lbfgs", True, 1e-4, 300, 16, 1e-4, True, False),
+    attacks.LBFGSL2: ("l2", "lbfgs", False, 1e-4, 300, 16, 1e-3, False, False),
+}
+"""Settings of Gao et al. 2021, section 6, in the order of ``NAMES``."""
+
+
+def test_attacks_of_a_paper_have_its_settings() -> None:
+    for preset, row in PUBLISHED.items():
+        values = asdict(preset())
+        assert tuple(values[name] for name in NAMES) == row, preset
+        others = (values["labels"], values["init"], values["line_search"], values["prior_decay"])
+        assert others == ("auto", "randn", False, False), preset

@@ -15,7 +15,7 @@ from attacks.observations import ClientUpdate
 from defenses import Precode, Soteria, parse
 from defenses.random_draws import generator_for
 from defenses.updates.pruning import prune_smallest
-from tests.attacks.gradient.clients import blind, defended, knowledge, mean_psnr, normalised, null_psnr
+from tests.attacks.gradient.clients import blind, defended, knowledge, matching, mean_psnr, normalised, null_psnr
 from tests.attacks.wire import classes, generators, observe, pictures, sigmoid_net
 
 COUNT = 4
@@ -83,6 +83,15 @@ def test_the_prior_weighs_as_the_posterior_says() -> None:
     assert replace(attack, cost="l1")._prior(one) == pytest.approx(0.001 / 0.1 * 144 / PIXEL_SCALE)
     assert attack._prior(replace(one, num_examples=99)) == pytest.approx(attack._prior(one) * attack.max_images)
     assert NoiseModelInversion()._prior(one) == 0
+
+
+def test_the_guide_grows_with_each_gradient_and_shrinks_to_the_prior() -> None:
+    gradients = {"weight": torch.stack([torch.full((3, 4), value) for value in (0.5, 2.0)])}
+    objective = matching(nn.Linear(4, 3), (1, 1, 2, 2), gradients, torch.tensor([[0], [1]]), "l2", 0.0, 3)
+    assert objective.from_zero().tolist() == [12 * 0.25, 12 * 4.0]
+    stages = NoiseModelInversion()._searches(prior=0.02)[1]._stages(objective)
+    weights = torch.stack([stage.objective.smoothing for stage in stages])
+    torch.testing.assert_close(weights, torch.tensor([[0.3, 4.8], [0.03, 0.48], [0.02, 0.048], [0.02, 0.02]]))
 
 
 def test_the_search_that_got_lower_decides_for_each_observation() -> None:

@@ -19,7 +19,7 @@ from defenses.images.ats import parse_policies
 from defenses.images.transforms import LIBRARY, apply_transform
 from defenses.pipeline import Pipeline
 from defenses.random_draws import generator_for
-from tests.attacks.wire import pictures
+from tests.attacks.wire import classes, pictures
 
 GREY = "42-28-42+14-48-48"  # the default audit's
 
@@ -31,9 +31,9 @@ def digits():
     return images[:400], data.labels[order][:400].long(), images[400:]
 
 
-def undone(policies, known=None):
+def undone(policies, known=None, data=digits):
     """The gain in mean PSNR (equal images count as 50 dB) over the transformed images, and what the attack makes of them."""
-    auxiliary, labels, truth = digits()
+    auxiliary, labels, truth = data()
     seen = ATS(policies=policies).protect_batch(Batch(truth, torch.ones(len(truth), 1)), generator_for(1)).images
     own, pipeline = Batch(auxiliary, F.one_hot(labels, 10).float()), Pipeline((ATS(policies=known or policies),))
     knowledge = Knowledge(own, pipeline, (0.4,), (0.3,), lambda *_: None)
@@ -57,6 +57,17 @@ def test_digits_come_closer_to_the_original() -> None:
     for number, policy in enumerate(("3-1-7", "43-18-18")):
         assert abs(undone(policy, known="3-1-7+43-18-18")[1].diagnostics["ats-policy"] - number) < 0.1
     assert undone("24")[0] > undone("24", known="21")[0] + 10
+
+
+def small_pictures():
+    return pictures(300, side=16, seed=1), classes(300, seed=1), pictures(48, side=16, seed=2)
+
+
+@pytest.mark.numeric
+def test_what_is_visible_tells_what_was_shifted_out_of_the_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Smooth pictures gain 33 dB. The mean border alone, whatever is visible, gains 9 dB."""
+    monkeypatch.setattr(policy_inversion, "NOISE", 0.02)  # of exact pictures
+    assert undone("43-24", data=small_pictures)[0] > 20
 
 
 def test_draws_are_a_distribution_without_repeats() -> None:

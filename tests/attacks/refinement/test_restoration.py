@@ -50,6 +50,16 @@ def test_beats_the_window_means_on_images_it_never_saw_and_reads_nothing_from_no
     assert torch.equal(refine(pickle.loads(pickle.dumps(fitted)), shuffled).images, restored.images)
 
 
+def test_the_network_follows_from_the_generator_alone() -> None:
+    state, short = torch.get_rng_state(), replace(QUICK, iterations=2)
+    first, again, other = (
+        short.fit(knowledge(MIXER, count=32), seeded(seed)).learned.network.state_dict() for seed in (1, 1, 2)
+    )
+    assert torch.equal(state, torch.get_rng_state())
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not all(torch.equal(first[name], other[name]) for name in first)
+
+
 def test_it_restores_images_of_colours_and_needs_enough_of_its_own() -> None:
     learned = replace(QUICK, iterations=2).fit(knowledge(MIXER, count=32, channels=3), seeded())
     images = refine(learned, pictures(2, channels=3)).images

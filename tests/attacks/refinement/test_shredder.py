@@ -16,7 +16,13 @@ from attacks.refinement import shredder
 from attacks.refinement.jigsaw import Planes, place_pixels, windows_of
 from attacks.refinement.shredder import Jigsaw, Shredder, anneal
 from attacks.refinement.unshuffle import WindowMean
-from attacks.refinement.window_inference import WindowInference, _most_expected, learn_windows
+from attacks.refinement.window_inference import (
+    WindowInference,
+    _at_least_half,
+    _most_expected,
+    learn_windows,
+    region_features,
+)
 from clients.data.datasets import load_dataset
 from clients.data.images import to_float
 from defenses import Batch, Clip, Pipeline, VisualMixer
@@ -238,3 +244,26 @@ def test_the_best_partition_is_found_by_trying_all() -> None:
     )
     assert float(share) == pytest.approx(best, rel=1e-5)
     assert {size for size, active in levels if active.any()} <= {4, 2, 1}
+
+
+def test_half_of_the_regions_lie_at_or_under_their_median() -> None:
+    chance = torch.tensor([[[0.1, 0.2], [0.3, 0.4]], [[0.99, 0.98], [0.97, 0.4]]])
+    assert _at_least_half(chance).tolist() == [[[False, False], [True, True]], [[True, True], [True, False]]]
+    assert int(_at_least_half(torch.rand(1, 3, 3, generator=seeded(0)) * 0.9).sum()) == 5
+
+
+def test_features_of_white_noise_are_equal_at_all_scales_and_of_pictures_rise() -> None:
+    noise = 0.5 + 0.1 * torch.randn(400, 3, 32, 32, generator=seeded(0))
+    whole, parts = region_features(noise, (16, 8, 4, 2))
+    assert whole.shape == (400, 2, 2, 3 * 8)
+    assert parts.shape == (400, 4, 4, 3 * 6)
+    own, apart, mean = whole.chunk(3, -1)
+    assert torch.equal(mean, own.mean((1, 2), keepdim=True).expand_as(own))
+    assert torch.equal(apart, own - mean)
+    variances, correlations = own[..., 0::2].exp().mean((0, 1, 2)), own[..., 1::2].mean((0, 1, 2))
+    assert torch.allclose(variances, torch.full((4,), 0.01), rtol=0.1)
+    assert correlations.abs().max() < 0.05
+    smooth = F.interpolate(torch.rand(50, 1, 5, 5, generator=seeded(1)), (32, 32), mode="bicubic").expand(-1, 3, -1, -1)
+    features = region_features(smooth, (16, 8, 4, 2))[0].mean((0, 1, 2))
+    assert (features[0:8:2].diff() > 1).all()
+    assert features[7] > 0.95

@@ -7,9 +7,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import beta, binom, norm, t
+from scipy.stats import beta, binom, norm, t, ttest_1samp
 
-from attacks.scoring.intervals import binomial_interval, clustered_interval
+from attacks.scoring.intervals import binomial_interval, clustered_interval, mean_interval
 from attacks.scoring.roc import auc, auc_interval, roc_curve, tpr_at_fpr
 
 # Few distinct values, so that most draws hold ties; infinite scores are allowed.
@@ -97,6 +97,12 @@ def test_what_has_no_order_and_rates_out_of_range_are_refused():
     clustered_interval(shares, 3)
 
 
+def test_the_interval_of_a_mean_is_students() -> None:
+    for values in ([24.0, 19.5], [24.0, 19.5, 30.0, 21.0, 8.5]):
+        low, high = ttest_1samp(values, 0.0).confidence_interval(0.95)
+        assert mean_interval(values) == pytest.approx((np.mean(values), low, high))
+
+
 @pytest.mark.numeric
 def test_cells_count_as_trials_where_they_are_independent_and_rows_where_cells_are_alike() -> None:
     """Against exact intervals: of 200 rows that are all right or all wrong, and of all 8000 cells, as a mean over draws."""
@@ -110,6 +116,8 @@ def test_cells_count_as_trials_where_they_are_independent_and_rows_where_cells_a
     ends = beta.ppf([0.025, 0.975], mean * trials + [0, 1], (1 - mean) * trials + [1, 0])
     assert trials < 40
     assert clustered_interval(few.tolist(), 40) == pytest.approx((mean, *ends))
+    # Clusters that differ less than by chance tell no more than all of their trials.
+    assert clustered_interval([0.4, 0.41, 0.39, 0.4], 40) == pytest.approx(binomial_interval(16, 40))
     generator, widths = np.random.default_rng(0), []
     for _ in range(50):
         hits = generator.binomial(40, 0.3, 200)

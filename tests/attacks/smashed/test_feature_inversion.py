@@ -106,6 +106,18 @@ def test_short_tokens_give_smooth_patches() -> None:
     assert mse(patches, truth).mean() < 0.5 * truth.var()
 
 
+def test_a_fixed_point_is_exact_where_plain_steps_are_slow_and_separate_for_each_image() -> None:
+    matrix = torch.eye(6, dtype=torch.float64) + 0.5 * torch.randn(6, 6, generator=seeded(1), dtype=torch.float64)
+    tokens = torch.randn(3, 2, 6, generator=seeded(2), dtype=torch.float64)
+    found, residual = fixed_point(lambda x: x @ matrix, tokens @ matrix, 60)
+    assert (found - tokens).abs().max() < 1e-6  # 60 plain steps leave 8e-3
+    assert residual.shape == (3,)
+    alone, _ = fixed_point(lambda x: x @ matrix, tokens[:1] @ matrix, 60)
+    assert (alone - found[:1]).abs().max() < 1e-6
+    _, nothing = fixed_point(lambda x: x * float("inf"), tokens, 5)
+    assert (nothing > 0.5).all()
+
+
 # ---- what the update of the client half tells beside its smashed data
 
 

@@ -11,7 +11,7 @@ from attacks.metrics.images import IDENTIFIED, IDENTIFIED_CHANCE
 from attacks.scoring.metrics import optimal_assignment
 from clients.data.datasets import load_dataset
 from clients.data.images import to_float
-from clients.scoring.retrieval import CANDIDATES, Known, identified
+from clients.scoring.retrieval import CANDIDATES, Known, identified, identified_in_round
 
 HITS, CHANCE = IDENTIFIED.of("original"), IDENTIFIED_CHANCE.of()
 
@@ -90,6 +90,17 @@ def test_null_guesses_that_know_the_class_are_called_in_five_of_a_hundred_audits
     assert called / audits <= 0.05
     # Exchangeable images are found as often as the chance says: five standard deviations.
     assert abs(hits / attacks - trials) < 5 * trials**0.5
+
+
+def test_a_round_in_which_no_null_guess_hits_has_a_chance_above_zero() -> None:
+    generator, rows = torch.Generator().manual_seed(0), torch.arange(4)
+    own, others = (
+        Known(torch.rand(count, 1, 6, 6, generator=generator), torch.zeros(count, dtype=torch.int64))
+        for count in (4, 9)
+    )
+    found = identified_in_round(own.images, (rows, rows), own, others)
+    assert found[HITS] == [1.0] * 4
+    assert found[CHANCE] == pytest.approx([1 / 10] * 4)
 
 
 @pytest.mark.numeric

@@ -18,12 +18,13 @@ from attacks.normalisation import normalise
 from clients.federated.client import LocalClient
 from clients.flower_private import SIMULATION_WORKER
 from clients.messages.node import answers_of, draws_from_seed, draws_of
-from clients.secrets.draws import MOST_NOTES, Draws, ForgottenError, Notebook, SecretError, kept_secret
+from clients.secrets.draws import MOST_NOTES, Draws, ForgottenError, Notebook, SecretError, digest_of, kept_secret
 from clients.secrets.policy import AnswerPolicy, allowed_pipelines
 from clients.split.training import SplitClient
 from clients.task.local_data import LocalData
 from clients.task.task import Task
 from clients.wire.records import tensors_of, to_record
+from defenses.base import Batch
 from defenses.pipeline import Pipeline
 from defenses.random_draws import generator_for
 from defenses.spec import parse
@@ -353,6 +354,21 @@ def test_a_message_names_no_folder_and_no_file_of_a_node(tmp_path: Path) -> None
     assert not pinned("query.setup", TASK.but(data_dir="/no/such/folder"), INDICES).has_error()
 
 
+def test_kept_draws_are_of_these_examples_and_defences_alone() -> None:
+    images, targets = torch.zeros(2, 1, 3, 3), torch.eye(2)
+    batch, other = Batch(images, targets), images.clone()
+    other[1, 0, 2, 2] = 1.0
+    assert digest_of(Batch(images.clone(), targets.clone()), "Blur()") == digest_of(batch, "Blur()")
+    digests = {
+        digest_of(batch, "Blur()"),
+        digest_of(batch, "Blur(std=2.0)"),
+        digest_of(Batch(other, targets), "Blur()"),
+        digest_of(Batch(images.view(2, 3, 1, 3), targets), "Blur()"),
+        digest_of(Batch(images, targets.flip(0)), "Blur()"),
+    }
+    assert len(digests) == 5
+
+
 def test_it_is_made_once_with_256_bits_for_its_owner_alone(tmp_path: Path) -> None:
     path = tmp_path / "new" / "folder" / "partition-0.secret"
     before = os.umask(0)  # the mode must not depend on it
@@ -391,7 +407,7 @@ def test_a_file_or_folder_that_cannot_be_trusted_is_refused_not_replaced(tmp_pat
     with pytest.raises(SecretError, match="can be read by others"):
         kept_secret(path)
     path.chmod(0o600)
-    for damaged in ("abc", "zz" * 32, ""):
+    for damaged in ("abc", "zz" * 32, "", secret[:-2], secret + "00"):
         path.write_text(damaged)
         with pytest.raises(SecretError, match="is damaged"):
             kept_secret(path)

@@ -147,6 +147,14 @@ def test_a_defence_per_step_acts_on_every_step_of_the_client_half_and_on_audited
     assert length.item() == pytest.approx(0.02 * 0.01, rel=1e-4)
 
 
+def test_a_frozen_client_half_keeps_its_first_weights_whatever_the_server_sends() -> None:
+    moved = {name: weight + 1 for name, weight in initial(client()).weights.items()}
+    assert close(dict(shared_tensors(client().load_edge(moved))), moved, 0)
+    still = client(train_edge=False).load_edge(moved)
+    assert close(dict(shared_tensors(still)), initial(client()).weights, 0)
+    assert not any(weight.requires_grad for weight in still.parameters())
+
+
 def network_of(state: EdgeState) -> Weights:
     return {name.removeprefix(NETWORK): t for name, t in state.weights.items() if name.startswith(NETWORK)}
 

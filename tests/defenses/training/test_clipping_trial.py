@@ -170,3 +170,11 @@ def test_the_networks_that_ship_pass() -> None:
     ):  # fmt: skip
         for clipping in (PER_EXAMPLE, GHOST):
             DPSGD(clipping=clipping).check_model(build_model(name, num_classes=10, input_shape=shape), shape)
+
+
+def test_the_trial_uses_one_thread_and_restores_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", asked.append)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
+    both("zeros", padded("zeros"))
+    assert asked == [1, 7] * 2

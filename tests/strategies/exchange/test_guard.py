@@ -139,6 +139,7 @@ def test_posted_messages_work_while_nobody_waits(clock: Clock) -> None:
 
 def test_a_message_that_is_never_answered_holds_up_until_the_deadline_only(clock: Clock) -> None:
     exchange = exchange_over(clock, {0: [(0.5, 0)], 2: [(0.5, 0)]}, timeout=5.0)
+    assert exchange.config(TASK)["timeout"] == 5.0, "a client is told, and ends its own work by then"
     posted = exchange.post("train", contents(0, 1, 2))
     # Clients may queue behind each other on one worker, and one of them may be run twice.
     assert posted.deadline == 1000.0 + 4 * 5.0 + MARGIN_SECONDS

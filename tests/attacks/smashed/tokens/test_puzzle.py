@@ -11,7 +11,7 @@ from attacks.sender import Sender
 from attacks.smashed.base import SmashedData
 from attacks.smashed.token_puzzle import TokenPuzzle
 from attacks.smashed.tokens.positions import to_patches
-from attacks.smashed.tokens.puzzle import border_costs, solved
+from attacks.smashed.tokens.puzzle import border_costs, filled, improved, joined_parts, ratios_of, solved, total
 from clients.data.packaged import photograph
 from clients.models.split.split_models import SplitShape, build_split_model
 from defenses.base import Batch
@@ -69,6 +69,25 @@ def test_costs_of_pairs_are_those_of_the_formula() -> None:
     below = one_way(a[:, -1], a[:, -2], b[:, 0]) + one_way(b[:, 0], b[:, 1], a[:, -1])
     assert costs[0, 1, 3] == pytest.approx(float(beside.sqrt()))
     assert costs[1, 1, 3] == pytest.approx(float(below.sqrt()))
+
+
+def test_free_cells_and_wrong_cells_are_put_right() -> None:
+    true, ratios = torch.arange(36).view(1, *GRID), torch.ones(2, 36, 36, dtype=torch.float64)
+    ratios[0][true[0, :, :-1], true[0, :, 1:]] = 0.1
+    ratios[1][true[0, :-1], true[0, 1:]] = 0.1
+    holes, wrong = true.clone(), true.clone()
+    holes[0, 1:5, 1:5], holes[0, 5, 5] = -1, -1
+    assert torch.equal(filled(holes, ratios), true)
+    wrong[0, 0, 0], wrong[0, 3, 3], wrong[0, 1, 2], wrong[0, 4, 5] = 21, 0, 29, 8  # two swaps, one of each colour
+    assert total(wrong, ratios) > total(true, ratios)
+    assert torch.equal(improved(wrong, ratios), true)
+    assert torch.equal(improved(true.roll(2, 2), ratios), true)
+    # Parts that are too large for the frame stay apart.
+    parts = joined_parts(ratios_of(ratios), (3, 6))
+    assert sorted(patch for part in parts for patch in part) == list(range(36))
+    rows = [[row for row, _ in part.values()] for part in parts]
+    assert all(max(part) - min(part) < 3 for part in rows)
+    assert max(map(len, parts)) > 1
 
 
 # ---- the attack on smashed data
