@@ -27,12 +27,14 @@ class Cost:
             concatenated: what autograd makes of ``distance``, in fewer passes over memory. None leaves it to autograd.
         by_products: <a, b>, |a|^2 and |b|^2, (T,) each, of a dummy a and a target b -> values, u and v, so that u b + v a is the
             gradient by a: the gradients need not be formed. None: a cost of other numbers, or one that these give too coarsely.
+        squared: The value is |a - b|^2, of whose digits the products lose what a is close to b.
     """
 
     distance: Callable[[Update, Update], Tensor]
     scale_free: bool = False
     closed_form: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
     by_products: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]] | None = None
+    squared: bool = False
 
     def with_gradient(self, dummy: Tensor, target: Tensor, named: Callable[[Tensor], Update]) -> tuple[Tensor, Tensor]:
         """Values (T,) and their gradients (T, P) by ``dummy``, for gradients (T, P) with all parameters concatenated.
@@ -103,7 +105,7 @@ def _squared(dummy: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def squared_by_products(products: Tensor, squares: Tensor, others: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """``squared_distance`` for ``Cost.by_products``: in float32 it cannot tell a distance below 1e-6 of |target|^2 from zero."""
+    """``squared_distance`` for ``Cost.by_products``: of a distance below 1e-6 of |target|^2 the direction is rounding."""
     two = torch.full_like(products, 2.0)
     return squares - 2 * products + others, -two, two
 

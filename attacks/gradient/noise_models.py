@@ -141,8 +141,8 @@ class NoiseModelInversion(
         problem = super()._problem(trials, victim)
         if self.cost != "l2" or not self.total_variation:
             return problem
-        # The noise is far above what is lost where gradients are not formed.
-        return replace(problem, cost=replace(problem.cost, by_products=squared_by_products))
+        # The noise keeps the gradients apart, by far more than what is lost where they are not formed.
+        return replace(problem, cost=replace(problem.cost, by_products=squared_by_products, squared=True))
 
     def _prior(self, observation: ClientUpdate) -> float:
         """Weight of the mean total variation; see the class."""

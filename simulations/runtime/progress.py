@@ -66,9 +66,10 @@ def activity(progress: Mapping[str, Any]) -> tuple[str, int, int, str]:
 
 def is_complete(out: Path, begin: int) -> bool:
     """Whether a run has written its page, by its log behind the first ``begin`` bytes: its runtime has nothing left to do."""
-    if not read_progress(out).get("finished"):
+    log = out / "flower.log"
+    if not read_progress(out).get("finished") or not log.is_file():
         return False
-    return f"fedveil: {PAGE_WRITTEN}".encode() in (out / "flower.log").read_bytes()[begin:]
+    return f"fedveil: {PAGE_WRITTEN}".encode() in log.read_bytes()[begin:]
 
 
 def step_of(log: Path, begin: int, steps: Mapping[bytes, str]) -> str:

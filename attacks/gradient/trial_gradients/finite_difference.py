@@ -142,8 +142,9 @@ class DifferencedMatching:
         """Keep these parameters and their targets in one tensor each; those of the others are kept in factors."""
         held = self._exact.parameters
         self._shapes = {name: held[name].shape for name in names}
-        self._weights = torch.cat([held[name].flatten() for name in names]) if weights is None else weights
-        self._targets = torch.cat([self._exact.targets[name].flatten(1) for name in names], 1)
+        none = self._others.new_empty(len(self._others), 0)
+        self._weights = torch.cat([none[0], *(held[name].flatten() for name in names)]) if weights is None else weights
+        self._targets = torch.cat([none, *(self._exact.targets[name].flatten(1) for name in names)], 1)
 
     def __call__(self, unknowns: Tensor, trials: Tensor) -> tuple[Tensor, Tensor]:
         """Losses (n,) and their gradients (n, D), as ``GradientMatching`` gives them."""
@@ -162,7 +163,8 @@ class DifferencedMatching:
         back = iter(gradients[len(self._shapes) :])
         for held in factors.values():
             held.back = torch.cat([next(back) for _ in held.outputs], 1)
-        dummy = torch.cat([gradient.flatten(1) for gradient in gradients[: len(self._shapes)]], 1)
+        formed = [gradient.flatten(1) for gradient in gradients[: len(self._shapes)]]
+        dummy = torch.cat([rows.new_empty(len(rows), 0), *formed], 1)
         self._kinked = bool(kinks.noted)
         distances, directions, step, moves = self._direction(dummy, trials, factors, targets)
         moved = self._named(directions.mul_(step).add_(self._weights))
@@ -173,7 +175,9 @@ class DifferencedMatching:
         statistics = self._statistics(calls, observed, step)
         there = torch.autograd.grad(loss + (step * statistics).sum(), rows)[0]
         pulls, priors = self._priors(unknowns, trials)
-        return distances + statistics.detach()[:, 0] + priors, (there - here) / step + pulls
+        # A direction of zero moves nothing, and its step is 0.
+        slopes = (there - here) / torch.where(step > 0, step, 1.0)
+        return distances + statistics.detach()[:, 0] + priors, slopes + pulls
 
     def _direction(
         self, dummy: Tensor, trials: Tensor, factors: Mapping[str, Factors], targets: Update
@@ -193,10 +197,21 @@ class DifferencedMatching:
         others = self._others[trials]
         assert self._exact.cost.by_products is not None
         distances, u, v = self._exact.cost.by_products(products, squares, others)
+        if self._exact.cost.squared:
+            apart = [
+                dots(dummy - formed, dummy - formed),
+                *(f.squared_distance(targets[n]) for n, f in factors.items()),
+            ]
+            distances = torch.stack(apart).sum(0)
+        # |u b + v a|, without squares of numbers whose squares no float holds.
+        of_target, of_dummy = u * others.sqrt(), v * squares.sqrt()
+        largest = torch.maximum(of_target.abs(), of_dummy.abs()).clamp_min(tiny)
+        ends = (of_target / largest).square() + (of_dummy / largest).square()
+        cosine = products / (others.sqrt() * squares.sqrt()).clamp_min(tiny)
+        both = ends + 2 * cosine * (of_target / largest) * (of_dummy / largest)
         # Near the truth the terms cancel to less than their rounding.
-        ends = u.square() * others + v.square() * squares
-        length = torch.maximum(ends + 2 * u * v * products, torch.finfo(dummy.dtype).eps * ends).sqrt()
-        step = (self._step / length.clamp_min(tiny))[:, None]
+        length = largest * torch.maximum(both, torch.finfo(dummy.dtype).eps * ends).sqrt()
+        step = torch.where(length > 0, self._step / length.clamp_min(tiny), 0.0)[:, None]
         u, v = u[:, None], v[:, None]
         moves = {
             name: Move(targets[name], (step * u)[:, None], held, (step * v)[:, None]) for name, held in factors.items()

@@ -133,6 +133,11 @@ class Factors:
         products = (self.rows @ target.mT * self.back).sum((1, 2))
         return products, ((self.rows @ self.rows.mT) * (self.back @ self.back.mT)).sum((1, 2))
 
+    def squared_distance(self, target: Tensor) -> Tensor:
+        """|gradient - target|^2 (T,), of a difference that is formed for this alone."""
+        assert self.back is not None
+        return torch.baddbmm(target, self.back.mT, self.rows, beta=-1).square().sum((1, 2))
+
 
 @dataclass(frozen=True)
 class Move:
@@ -188,7 +193,8 @@ class _TrialLinear(_TrialLayer):
             rows.detach() if before is None else torch.cat([before.rows, rows.detach()], 1),
             [*(before.outputs if before else []), result],
         )
-        return result
+        # What follows may change its input in place, and the loss is differentiated by the output as it is.
+        return result.clone() if self.bias is None else result
 
 
 class _TrialConv2d(_TrialLayer):

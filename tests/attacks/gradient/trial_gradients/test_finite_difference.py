@@ -82,6 +82,9 @@ def convolutional(*middle: nn.Module, features: int = 64, bias: bool = True, **s
 STRIDED = {"stride": 2, "padding": 1, "groups": 2, "bias": False}
 NETS: dict[str, Callable[[], nn.Module]] = {
     "pieces": Pieces, "tokens": Tokens, "attention": Attention, "dense": Dense,
+    "no bias": lambda: nn.Sequential(
+        nn.Flatten(), nn.Linear(72, 8, bias=False), nn.SiLU(inplace=True), nn.Linear(8, CLASSES, bias=False)
+    ),
     "strided groups": lambda: convolutional(nn.ReLU(inplace=True), features=36, **STRIDED),
     "same": lambda: convolutional(nn.Tanh(), features=144, bias=False, padding="same", dilation=2),
     "group norm": lambda: convolutional(nn.GroupNorm(2, 4), nn.ReLU()),
@@ -163,15 +166,32 @@ def test_gradients_in_factors_serve_the_costs_of_their_products(monkeypatch: pyt
         assert len(seen) == 3, "one of each layer, whatever its calls"
         torch.testing.assert_close(formed[0], factored[0])
         assert relative_error(factored[1], formed[1]) < 1e-4
-    # At the truth the terms of a length cancel; the step stays finite.
+
+
+def test_gradients_in_factors_keep_the_digits_of_formed_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In float32, where products cancel or leave its range: beside the truth, of confident networks, and without a gradient."""
     model, images, labels = net("dense").float(), random(1, 2, 2, 6, 6, seed=0).float(), torch.tensor([[1, 2]])
     gradient = torch.autograd.grad(F.cross_entropy(model(images[0]), labels[0]), list(model.parameters()))
-    target = {name: g[None] for (name, _), g in zip(model.named_parameters(), gradient, strict=True)}
-    monkeypatch.setattr(trial_layers, "FEWER", 0)
-    exact = matching(attackable(model, True), (2, 2, 6, 6), target, labels, "cosine", 0.0, CLASSES)
-    values, slope = finite_difference.DifferencedMatching(exact)(images.flatten(1), torch.tensor([0]))
-    assert values.abs().item() < 1e-5
-    assert slope.norm().item() < 1e-2
+    for cost, scale, away in (
+        ("cosine", 1, 0),
+        ("l2", 1, 1e-3),
+        ("cosine", 1e-13, 0.3),
+        ("cosine", 0, 0.3),
+        ("l2", 0, 1),
+    ):
+        target = {name: scale * g[None] for (name, _), g in zip(model.named_parameters(), gradient, strict=True)}
+        exact = matching(attackable(model, True), (2, 2, 6, 6), target, labels, cost, 0.0, CLASSES)
+        exact.cost = replace(
+            exact.cost, by_products=exact.cost.by_products or squared_by_products, squared=cost == "l2"
+        )
+        rows = images.flatten(1) + away * random(1, 144, seed=3).float()
+        values, slopes = finite_difference.DifferencedMatching(exact)(rows, torch.tensor([0]))
+        with monkeypatch.context() as patch:
+            patch.setattr(trial_layers, "FEWER", 0)
+            found, moved = finite_difference.DifferencedMatching(exact)(rows, torch.tensor([0]))
+        torch.testing.assert_close(found, values, rtol=1e-4, atol=1e-6)
+        assert moved.isfinite().all(), (cost, scale)
+        assert (moved - slopes).norm() <= 1e-2 * slopes.norm() + 1e-3 * (away == 0), (cost, scale)
 
 
 def _counted(method: Callable[..., object], seen: list[object]) -> Callable[..., object]:
