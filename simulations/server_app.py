@@ -21,7 +21,7 @@ from simulations.preflight import too_few_images
 from simulations.report import validate, write_report
 from simulations.report.analysis.failures import failed_attacks
 from simulations.run_folder.run_directory import RunDirectory
-from simulations.runtime.nodes import CLIENTS_READY, find_nodes, set_up
+from simulations.runtime.nodes import CLIENTS_READY, PAGE_WRITTEN, find_nodes, set_up
 from simulations.settings.common import attack_share
 from strategies.audit.auditor import Auditor
 from strategies.audit.pool import AttackPool
@@ -113,7 +113,7 @@ def finish(run: RunDirectory[Experiment]) -> Path:
     report = write_report(run.path)
     for failure in failed_attacks(run.path):
         log.warning("fedveil: attack without a score: %s", failure)
-    log.info("fedveil: report written to %s", report)
+    log.info("fedveil: %s %s", PAGE_WRITTEN, report)
     return report
 
 

@@ -25,11 +25,16 @@ class Cost:
         scale_free: Multiplying a gradient by a positive number changes nothing, so that no learning rate need be known.
         closed_form: (T, P), (T, P) -> values (T,) and their gradients (T, P) by the first, of T trials with all parameters
             concatenated: what autograd makes of ``distance``, in fewer passes over memory. None leaves it to autograd.
+        by_products: <a, b>, |a|^2 and |b|^2, (T,) each, of a dummy a and a target b -> values, u and v, so that u b + v a is the
+            gradient by a: the gradients need not be formed. None: a cost of other numbers, or one that these give too coarsely.
+        squared: The value is |a - b|^2, of whose digits the products lose what a is close to b.
     """
 
     distance: Callable[[Update, Update], Tensor]
     scale_free: bool = False
     closed_form: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
+    by_products: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]] | None = None
+    squared: bool = False
 
     def with_gradient(self, dummy: Tensor, target: Tensor, named: Callable[[Tensor], Update]) -> tuple[Tensor, Tensor]:
         """Values (T,) and their gradients (T, P) by ``dummy``, for gradients (T, P) with all parameters concatenated.
@@ -75,14 +80,18 @@ def sum_over(term: Callable[[Tensor, Tensor], Tensor], a: Update, b: Update) -> 
 
 
 def _cosine(dummy: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    products, squares, others = (_dots(*pair)[:, None] for pair in ((dummy, target), (dummy, dummy), (target, target)))
+    products = (dots(*pair) for pair in ((dummy, target), (dummy, dummy), (target, target)))
+    values, on_target, on_dummy = _cosine_of(*products)
+    return values, torch.mul(target, on_target[:, None]).addcmul_(dummy, on_dummy[:, None])
+
+
+def _cosine_of(products: Tensor, squares: Tensor, others: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     # As in ``cosine_distance``.
     squares, others = squares + 1e-24, others + 1e-24
     scale = (squares * others).rsqrt()
     # In float32 the product of two tiny squares is 0, and of two huge ones infinite; their roots are neither.
     scale = torch.where((scale > 0) & scale.isfinite(), scale, squares.rsqrt() * others.rsqrt())
-    gradients = torch.mul(target, -scale).addcmul_(dummy, scale * products / squares)
-    return (1 - products * scale).squeeze(1), gradients
+    return 1 - products * scale, -scale, scale * products / squares
 
 
 def _masked_cosine(dummy: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
@@ -92,7 +101,13 @@ def _masked_cosine(dummy: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 
 def _squared(dummy: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     difference = dummy - target
-    return _dots(difference, difference), 2 * difference
+    return dots(difference, difference), 2 * difference
+
+
+def squared_by_products(products: Tensor, squares: Tensor, others: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """``squared_distance`` for ``Cost.by_products``: of a distance below 1e-6 of |target|^2 the direction is rounding."""
+    two = torch.full_like(products, 2.0)
+    return squares - 2 * products + others, -two, two
 
 
 def _absolute(dummy: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
@@ -100,7 +115,7 @@ def _absolute(dummy: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     return difference.abs().sum(1), difference.sign()
 
 
-def _dots(a: Tensor, b: Tensor) -> Tensor:
+def dots(a: Tensor, b: Tensor) -> Tensor:
     """Inner products of the rows (T, P).
 
     Where a product of matrices adds one entry after the other, a row of three million loses four of float32's seven digits: a
@@ -112,7 +127,7 @@ def _dots(a: Tensor, b: Tensor) -> Tensor:
 
 COSTS = {
     "masked-cosine": Cost(masked_cosine_distance, scale_free=True, closed_form=_masked_cosine),
-    "cosine": Cost(cosine_distance, scale_free=True, closed_form=_cosine),
+    "cosine": Cost(cosine_distance, scale_free=True, closed_form=_cosine, by_products=_cosine_of),
     "l2": Cost(squared_distance, closed_form=_squared),
     "l1": Cost(absolute_distance, closed_form=_absolute),
 }

@@ -10,11 +10,13 @@ import torch
 from torch import nn
 
 from attacks.base import Knowledge, learned_field
-from attacks.gradient.inversion import GradientInversion, Minimiser
+from attacks.gradient.costs import squared_by_products
+from attacks.gradient.inversion import GradientInversion, Minimiser, Trials
 from attacks.gradient.inversion_loop import Stage, step_decay_stages
+from attacks.gradient.inversion_target import Victim
 from attacks.gradient.trial_gradients.finite_difference import DifferencedMatching
 from attacks.gradient.trial_gradients.local_steps import LocalSGD, weight_path
-from attacks.gradient.trial_gradients.matching import GradientMatching
+from attacks.gradient.trial_gradients.matching import GradientMatching, MatchingProblem
 from attacks.guesses import Reconstruction
 from attacks.observations import AttackError, ClientUpdate, trained_parameters
 from defenses.base import UpdateDefense
@@ -134,6 +136,13 @@ class NoiseModelInversion(
         first = GUIDE * objective.from_zero()
         weights = [(first * 0.1**at).clamp_min(self.total_variation) for at in range(4)]
         return step_decay_stages([objective.with_prior(tv) for tv in weights], self.learning_rate, self.iterations)
+
+    def _problem(self, trials: Trials, victim: Victim) -> MatchingProblem:
+        problem = super()._problem(trials, victim)
+        if self.cost != "l2" or not self.total_variation:
+            return problem
+        # The noise keeps the gradients apart, by far more than what is lost where they are not formed.
+        return replace(problem, cost=replace(problem.cost, by_products=squared_by_products, squared=True))
 
     def _prior(self, observation: ClientUpdate) -> float:
         """Weight of the mean total variation; see the class."""

@@ -161,7 +161,7 @@ class SurrogateDifferencedMatching(DifferencedMatching):
         kinks = RecordKinks()
         with kinks:
             here, dummy = at(between)
-        distances, directions, step = self._direction(dummy, trials)
+        distances, directions, step, _ = self._direction(dummy, trials, {}, {})
         with ReplayKinks(kinks.noted):
             there, moved = at(directions * step + between)
         pulls, priors = self._priors(unknowns, trials)

@@ -8,7 +8,6 @@ LOSSES = (OBJECTIVE, FEATURE_LOSS)
 """Losses that attacks minimise, by the names of their diagnostics."""
 RELATIVE_LOSS = Metric("relative_loss", higher_leaks=False, shown=())
 PAIRING_COST = Metric("pairing_cost", higher_leaks=False, shown=())
-SEAM_COST = Metric("seam_cost", higher_leaks=False, shown=())
 """Further losses among the diagnostics of attacks."""
 ATTACK_SECONDS = Metric("attack-seconds", higher_leaks=False)
 MODEL_REFUSED = Share("model-refused", higher_leaks=False, shown=())

@@ -1,143 +1,179 @@
-"""Placing the pixels of an image plane so that neighbours are alike, each inside its window."""
+"""Planes whose pixels are exchanged inside windows, many windows at once, and the order of a window that fits its neighbours."""
 
 import functools
+from collections import defaultdict
+from collections.abc import Sequence
 from itertools import permutations
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from attacks.assignment import assigned
+from defenses.images.visual_mixer_windows import Level
 
 FEW = 4
 """Windows of at most so many pixels are solved by trying every order."""
+MOST_COSTS = 2**22
+"""Costs of pixels at positions that are held at once."""
 
 
-def place_pixels(plane: Tensor, windows: list[Tensor], sweeps: int) -> tuple[float, float]:
-    """Reorder the pixels of every window in place, lowering the sum of all seam costs until no window finds a better order.
+class Windows(NamedTuple):
+    """M windows, of which no two touch.
 
-    The first sweep looks at seams inside windows only, since the neighbours are still shuffled; the others at all seams. The cost
-    of a seam is twice the difference of its pixels. A window of up to 4 pixels tries every order. A larger one tries the best swap
-    of two, and the optimal assignment of its pixels to positions where the cost of a pixel at a position is that of its seams to
-    what lies around it now.
+    Attributes:
+        pixels: (M, n) int64, counted through all planes; those of windows with fewer than n are padded.
+        numbers: (M,) int64, counted through all windows.
+        sides: (M, 2) int64: height and width.
+    """
+
+    pixels: Tensor
+    numbers: Tensor
+    sides: Tensor
+
+    @property
+    def held(self) -> Tensor:
+        """Pixels of each window, (M,)."""
+        return self.sides.prod(1)
+
+
+def windows_of(pieces: Sequence[list[Level]], copies: int, height: int, width: int) -> tuple[list[Windows], list[int]]:
+    """The windows of more than one pixel, of all images with ``copies`` planes each, in groups; and how many each piece has."""
+    groups = defaultdict[tuple[int, ...], list[tuple[Tensor, int, Sequence[int]]]](list)
+    position = torch.arange(height * width).view(height, width)
+    counts, total, plane = [], 0, 0
+    for levels in pieces:
+        before = total
+        for image in range(len(levels[0][1])):
+            for size, active in levels:
+                for row, column in active[image].nonzero().tolist():
+                    inside = position[row * size : (row + 1) * size, column * size : (column + 1) * size]
+                    for copy in range(plane, plane + copies if inside.numel() > 1 else plane):
+                        pixels = copy * height * width + inside.flatten()
+                        groups[size, row % 2, column % 2].append((pixels, total, inside.shape))
+                        total += 1
+            plane += copies
+        counts.append(total - before)
+    columns = [zip(*groups[colour], strict=True) for colour in sorted(groups)]
+    return [
+        Windows(pad_sequence(list(pixels), batch_first=True), torch.tensor(numbers), torch.tensor(sides))
+        for pixels, numbers, sides in columns
+    ], counts
+
+
+class Planes:
+    """Planes (P, H, W) whose pixels have one number each, counted through, so that a step is a few gathers from one table.
+
+    Attributes:
+        values: (P * H * W,), of the pixels.
+        neighbours: (P * H * W, 4): left, right, above and below. Beyond the border a pixel is its own neighbour.
+    """
+
+    def __init__(self, planes: Tensor) -> None:
+        self.shape = planes.shape
+        self.values = planes.flatten().clone()
+        count, height, width = planes.shape
+        position = torch.arange(height * width)
+        inside = _within(position, height, width)
+        beside = torch.stack(
+            [position + step * own for step, own in zip((-1, 1, -width, width), inside.T, strict=True)], 1
+        )
+        first = torch.arange(count)[:, None, None] * len(position)
+        self.neighbours = (first + beside).flatten(0, 1)
+
+    @property
+    def planes(self) -> Tensor:
+        """The planes as they are now, (P, H, W)."""
+        return self.values.view(self.shape)
+
+
+def _within(position: Tensor, height: int, width: int) -> Tensor:
+    """Whether a position (n,) in a grid has a neighbour on the left, right, above and below, (n, 4)."""
+    row, column = position // width, position % width
+    return torch.stack([column > 0, column < width - 1, row > 0, row < height - 1], 1)
+
+
+def place_pixels(planes: Tensor, groups: Sequence[Windows], sweeps: int) -> Tensor:
+    """Reorder the pixels of every window, lowering the differences of neighbours until no window finds a better order.
+
+    The first sweep looks at neighbours in the window only, since the others are still shuffled. A window of up to 4 pixels tries
+    every order. A larger one tries the best swap of two, and the optimal assignment of its pixels to positions where the cost of a
+    pixel at a position is that beside what lies around it now.
 
     Args:
-        plane: (H, W), overwritten.
-        windows: Positions of the pixels of each window, (k,) int64.
+        planes: (P, H, W).
+        groups: Of ``windows_of``.
         sweeps: Most visits of each window.
 
     Returns:
-        The sum of all seam costs before and after.
+        (P, H, W).
     """
-    rows, columns = plane.shape
-    pixels = plane.flatten()[:, None].clone()
-    puzzle = _Puzzle(2 * torch.cdist(pixels, pixels, p=1.0), rows, columns)
-    before = puzzle.total()
+    state, step = Planes(planes), 0
+    moved = torch.zeros(len(state.values), dtype=torch.int64)
+    # Windows of one shape: pixels (M, n), width, and the step of the last visit that found no better order, (M,).
+    alike = [
+        (group.pixels[which, : height * width], width, torch.full((int(which.sum()),), -1))
+        for group in groups
+        for height, width in torch.unique(group.sides, dim=0).tolist()
+        for which in [(group.sides == torch.tensor([height, width])).all(1)]
+    ]
     for sweep in range(sweeps):
-        changed = [puzzle.improve(window, inside_only=sweep == 0) for window in windows]
-        if sweep > 0 and not any(changed):
+        before = step
+        for pixels, width, settled in alike:
+            stale = (moved[state.neighbours[pixels]].amax((1, 2)) > settled).nonzero().flatten()
+            for part in torch.split(stale, max(1, MOST_COSTS // pixels.shape[1] ** 2)) if len(stale) else ():
+                step += 1
+                better, values = _improved(state, pixels[part], width, inside_only=sweep == 0)
+                changed = pixels[part[better]]
+                state.values[changed], moved[changed] = values, step
+                if sweep:
+                    settled[part[~better]] = step
+        if sweep and not bool((moved > before).any()):
             break
-    if puzzle.total() > before:  # the first sweep may trade outer seams for inner ones
-        puzzle.block = torch.arange(rows * columns)
-    plane.copy_(pixels[puzzle.block].view_as(plane))
-    return before, puzzle.total()
+    return state.planes
 
 
-class _Puzzle:
-    """Pixels (blocks) in a grid; ``cost[a, b]`` is that of a seam between blocks a and b, on either side of it."""
+def _improved(state: Planes, pixels: Tensor, width: int, *, inside_only: bool) -> tuple[Tensor, Tensor]:
+    """Which windows (M, n) a better order was found for, (M,) bool, and the values of their pixels in this order."""
+    count, size = pixels.shape
+    here, beside = state.values[pixels], state.neighbours[pixels]
+    position = torch.arange(size)
+    inside = _within(position, size // width, width)
+    a = torch.cat([position[inside[:, 1]], position[inside[:, 3]]])
+    b = torch.cat([position[inside[:, 1]] + 1, position[inside[:, 3]] + width])
+    outer, inner = torch.zeros(2, count, size, size)
+    for side, neighbour in enumerate(beside.unbind(2)):
+        cost = (here[:, None] - state.values[neighbour][:, :, None]).abs()  # of each pixel, at each position
+        inner += cost * inside[:, side, None]
+        outer += cost * (~inside[:, side] & (neighbour != pixels))[:, :, None] * (not inside_only)
+    if size <= FEW:
+        orders = _all_orders(size).expand(count, -1, -1)
+    else:
+        swapped = position.repeat(count, 1)
+        p, q = _best_swap(outer + inner, here, a, b)
+        swapped.scatter_(1, p, q).scatter_(1, q, p)
+        orders = torch.stack([position.expand(count, -1), swapped, assigned(outer + inner)], 1)
+    held = here[:, None].expand(orders.shape).gather(2, orders)
+    costs = outer.gather(2, orders.mT).sum(1) + (held[..., a] - held[..., b]).abs().sum(2)
+    best = costs.argmin(1)
+    better = costs.amin(1) < costs[:, 0] - 1e-6  # the first order is the present one
+    return better, held[better, best[better]]
 
-    def __init__(self, cost: Tensor, rows: int, columns: int) -> None:
-        position = torch.arange(rows * columns).view(rows, columns)
-        self.cost = cost
-        self.block = position.flatten().clone()
-        self.pairs = [
-            torch.stack([position[:, :-1].flatten(), position[:, 1:].flatten()]),
-            torch.stack([position[:-1].flatten(), position[1:].flatten()]),
-        ]
-        self.columns, self.rows = columns, rows
-        self.known: dict[int, tuple[Tensor, Tensor]] = {}
-        self.step = 0
-        self.moved = torch.zeros(rows * columns, dtype=torch.int64)
-        """The step in which the block at a position was last exchanged."""
-        self.settled: dict[int, tuple[int, Tensor]] = {}
-        """First position of a window -> the step in which no order was better, and all positions that this depends on."""
 
-    def total(self) -> float:
-        """Sum over all seams."""
-        return sum(float(self.cost[self.block[a], self.block[b]].sum()) for a, b in self.pairs)
-
-    def improve(self, window: Tensor, inside_only: bool) -> bool:
-        """Gives the window the best order that is tried; whether it changed. Where nothing changed since it stayed, it stays."""
-        self.step += 1
-        first = int(window[0])
-        if not inside_only and first in self.settled:
-            since, reach = self.settled[first]
-            if int(self.moved[reach].max()) <= since:
-                return False
-        current = self.block[window]
-        inner, (inside, around) = self._seams(window)
-        outer = torch.zeros(
-            len(window), len(window)
-        )  # (k positions, k blocks): cost of the seams to what lies around now
-        if not inside_only:
-            outer.index_add_(0, inside, self.cost[current[None], self.block[around, None]])
-        orders = self._orders(current, inner, outer)
-        held = current[orders]  # (orders, k): the block at each position of the window
-        costs = outer[torch.arange(len(window)), orders].sum(1)
-        costs = costs + self.cost[held[:, inner[0]], held[:, inner[1]]].sum(1)
-        best = int(costs.argmin())
-        if not costs[best] < costs[0] - 1e-6:  # the first order is the present one
-            if not inside_only:
-                self.settled[first] = (self.step, torch.cat([window, around]))
-            return False
-        self.block[window] = held[best]
-        self.moved[window] = self.step
-        return True
-
-    def _seams(self, window: Tensor) -> tuple[Tensor, Tensor]:
-        """Seams inside, and those to what lies around, (2, seams) each.
-
-        Inside: the positions in the window before and after the seam. Around: positions in the window and outside. Both depend on
-        the window alone, and are found once.
-        """
-        first = int(window[0])
-        if first not in self.known:
-            number = torch.full((self.rows * self.columns,), -1)
-            number[window] = torch.arange(len(window))
-            inner, outer = [], []
-            for before, after in self.pairs:
-                a, b = number[before], number[after]
-                within, out, into = (a >= 0) & (b >= 0), (a >= 0) & (b < 0), (b >= 0) & (a < 0)
-                inner.append(torch.stack([a[within], b[within]]))
-                outer += [torch.stack([a[out], after[out]]), torch.stack([b[into], before[into]])]
-            self.known[first] = torch.cat(inner, 1), torch.cat(outer, 1)
-        return self.known[first]
-
-    def _orders(self, current: Tensor, inner: Tensor, outer: Tensor) -> Tensor:
-        """Orders (m, k) to try; order[i] is which of the window's present blocks goes to position i."""
-        k = len(current)
-        if k <= FEW:
-            return _all_orders(k)
-        around, (a, b) = outer.clone(), inner
-        around.index_add_(0, a, self.cost[current[None], current[b, None]])
-        around.index_add_(0, b, self.cost[current[a, None], current[None]])
-        swapped = torch.arange(k)
-        p, q = divmod(int(self._swap_gains(around, current, inner).argmin()), k)
-        swapped[p], swapped[q] = q, p
-        return torch.stack([torch.arange(k), swapped, assigned(around)])
-
-    def _swap_gains(self, around: Tensor, current: Tensor, inner: Tensor) -> Tensor:
-        """What every swap of two blocks adds to the cost, (k, k); ``around``: cost of each block at each position now."""
-        stay = around.diagonal()
-        added = around + around.T - stay[:, None] - stay[None]
-        a, b = inner
-        # Between neighbours the seam itself turns around, where ``around`` has either block beside itself, at no cost.
-        turned = 2 * self.cost[current[a], current[b]]
-        added[a, b] += turned
-        added[b, a] += turned
-        return added
+def _best_swap(around: Tensor, here: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """The two positions (M, 1) whose swap adds least to the cost; ``around``: cost of each pixel at each position now."""
+    stay = around.diagonal(dim1=1, dim2=2)
+    added = around + around.mT - stay[:, :, None] - stay[:, None]
+    # Two neighbours that are swapped stay as far apart; in ``around`` each met the other where it stands no more.
+    apart = 2 * (here[:, a] - here[:, b]).abs()
+    added[:, a, b] += apart
+    added[:, b, a] += apart
+    least = added.flatten(1).argmin(1, keepdim=True)
+    return least // around.shape[1], least % around.shape[1]
 
 
 @functools.cache
 def _all_orders(k: int) -> Tensor:
-    """Every order of k blocks, (k!, k), the present one first; read only."""
+    """Every order of k pixels, (k!, k), the present one first; read only."""
     return torch.tensor(list(permutations(range(k))))

@@ -70,9 +70,9 @@ _folders: list[Path] = []
 _guardians: list[Guardian] = []
 
 
-def end_runtime(home: Path) -> None:
-    """End every process with this home in its environment, the simulation first, and remove the home."""
-    for attempt in range(1 + KILLS):
+def end_runtime(home: Path, *, at_once: bool = False) -> None:
+    """End every process with this home in its environment, the simulation first, and remove the home; ``at_once`` by killing."""
+    for attempt in range(int(at_once), 1 + KILLS):
         # A simulation orphaned by its daemon would run on, so it goes first.
         processes = sorted(processes_of(home), key=lambda process: "flwr-simulation" not in " ".join(_command(process)))
         for process in processes:

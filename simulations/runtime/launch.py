@@ -113,8 +113,7 @@ class LocalRuntime:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with undisturbed():
-            self.stop()
+        self.stop()
 
     def start(
         self, config: Mapping[str, Any], resources: Resources, app: Path | None = None
@@ -148,10 +147,11 @@ class LocalRuntime:
                 with self.log_path.open("ab") as kept:
                     kept.write(f"\n--- log of {log.name}\n".encode() + end)
 
-    def stop(self) -> None:
-        """End every process of this runtime, the simulation first, and remove its home."""
-        end_runtime(self.home)
-        self._guardian.dismiss()
+    def stop(self, *, at_once: bool = False) -> None:
+        """End every process of this runtime, the simulation first, and remove its home; ``at_once`` without asking."""
+        with undisturbed():
+            end_runtime(self.home, at_once=at_once)
+            self._guardian.dismiss()
 
 
 def short_temporary_folder() -> str:

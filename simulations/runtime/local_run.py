@@ -4,6 +4,7 @@ import re
 import time
 from functools import partial
 from pathlib import Path
+from subprocess import Popen
 
 from rich.markup import escape
 
@@ -12,7 +13,7 @@ from simulations.console.command_line import errors
 from simulations.console.terminal import Terminal
 from simulations.experiment.experiment import Experiment
 from simulations.runtime.launch import LocalRuntime, Resources, end_politely, wait_for
-from simulations.runtime.progress import follow, has_worked, read_progress
+from simulations.runtime.progress import follow, has_worked, is_complete, read_progress
 
 EXIT_ATTACKS_FAILED = 3
 """The run went to its end, but attacks gave no score."""
@@ -46,7 +47,11 @@ def run_locally(console: Terminal, experiment: Experiment, resources: Resources)
         with LocalRuntime(log) as runtime:
             process = runtime.start(experiment.to_mapping(), resources)
             try:
-                follow(console, partial(wait_for, process), out, begin)
+                # Ray and Flower take seconds to end in order, and nothing is left to be kept.
+                follow(console, partial(_is_over, process, out, begin), out, begin)
+                if is_complete(out, begin):
+                    runtime.stop(at_once=True)
+                    return conclude(console, out, started)
                 text = _read(log, begin)
                 box, engine = box_text(text), engine_failure(text)
                 if engine and start < STARTS and not has_worked(read_progress(out), before):
@@ -68,6 +73,11 @@ def run_locally(console: Terminal, experiment: Experiment, resources: Resources)
     why = f"its log ends with: {cause}" if cause else "the machine may be busy"
     errors.say(f"{box}; {why}\nlog: {log}\n{what_next(out)}")
     return 1
+
+
+def _is_over(process: Popen[bytes], out: Path, begin: int, seconds: float) -> bool:
+    """Wait up to ``seconds``; whether the run is complete or its process has ended."""
+    return wait_for(process, seconds) or is_complete(out, begin)
 
 
 def _ended(console: Terminal, out: Path, status: str, error: str, started: float) -> int:

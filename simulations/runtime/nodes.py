@@ -23,6 +23,8 @@ from strategies.exchange.exchange import Exchange
 
 CLIENTS_READY = "the clients are set up"
 """In the log of a run, once each client has its share of the data."""
+PAGE_WRITTEN = "report written to"
+"""In the log of a finished run, behind all else that the run does."""
 NODE_WAIT_SECONDS = 120.0
 FIRST_ANSWER_SECONDS = 600.0
 """Ray gives up a worker that has not registered after 180 s, and starts another one without end."""

@@ -8,7 +8,7 @@ from typing import Any
 from clients.wire.texts import read_object
 from simulations.console.progress import Display
 from simulations.console.terminal import Terminal
-from simulations.runtime.nodes import CLIENTS_READY
+from simulations.runtime.nodes import CLIENTS_READY, PAGE_WRITTEN
 
 SECONDS_BETWEEN_LOOKS = 0.5
 READY = f"fedveil: {CLIENTS_READY}".encode(), "measuring the untrained model"
@@ -62,6 +62,14 @@ def activity(progress: Mapping[str, Any]) -> tuple[str, int, int, str]:
     doing = f"training round {trained} of {rounds}" if trained <= rounds else "observing the trained model"
     attacks = f"; {done} of {begun} attacks finished" if begun else ""
     return f"pipeline {at + 1} of {of}", step, steps, f"; {doing if trained else READY[1]}{attacks}"
+
+
+def is_complete(out: Path, begin: int) -> bool:
+    """Whether a run has written its page, by its log behind the first ``begin`` bytes: its runtime has nothing left to do."""
+    log = out / "flower.log"
+    if not read_progress(out).get("finished") or not log.is_file():
+        return False
+    return f"fedveil: {PAGE_WRITTEN}".encode() in log.read_bytes()[begin:]
 
 
 def step_of(log: Path, begin: int, steps: Mapping[bytes, str]) -> str:

@@ -153,7 +153,8 @@ def grouped(
 ) -> tuple[list[tuple[AnyAttack, ...]], tuple[AnyAttack, ...]]:
     """Attacks on one round, chains beside the attack that they begin with; and attacks on all rounds.
 
-    ``in_turn``: those that guess images are one group, chains last.
+    ``in_turn``: those that guess images are one group, chains last. Groups that train many models come first: the end of a run
+    waits for the last job.
     """
     groups: dict[str, list[AnyAttack]] = {}
     over_rounds = []
@@ -163,7 +164,8 @@ def grouped(
         else:
             first = stages_of(attack)[0]
             groups.setdefault("" if in_turn and first.profile.begins_chains else repr(first), []).append(attack)
-    return [tuple(group) for group in groups.values()], tuple(over_rounds)
+    longest_first = sorted(groups.values(), key=lambda group: not any(a.profile.trains_shadows for a in group))
+    return list(map(tuple, longest_first)), tuple(over_rounds)
 
 
 AUXILIARY = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, ClassVar
 
@@ -13,10 +13,11 @@ from torch import Tensor
 from torch.func import grad_and_value, vmap
 from torch.overrides import TorchFunctionMode
 
+from attacks.gradient.costs import dots
 from attacks.gradient.trial_gradients.batch_statistics import StatisticsPrior, plausible
 from attacks.gradient.trial_gradients.matching import GradientMatching, Statistics
 from attacks.gradient.trial_gradients.memory import is_out_of_memory
-from attacks.gradient.trial_gradients.trial_layers import TrialNetwork, expanded
+from attacks.gradient.trial_gradients.trial_layers import Factors, Move, TrialNetwork, expanded
 from attacks.observations import AttackError
 from defenses.module_calls import Call, calls_of
 from defenses.tensors import Update
@@ -127,41 +128,95 @@ class DifferencedMatching:
             )
         self._network = TrialNetwork(exact.model)
         self.constants: frozenset[str] = frozenset()
-        self._shapes = {name: weight.shape for name, weight in exact.parameters.items()}
-        self._weights = torch.cat([weight.flatten() for weight in exact.parameters.values()])
-        self._targets = torch.cat([exact.targets[name].flatten(1) for name in self._shapes], 1)
         compared = self.second_pass_has_statistics and isinstance(exact.prior, StatisticsPrior)
         self._matched = self._network.batch_norms if compared else {}
         # Until a call finds none: watching every operation of a small network costs as much as the operation.
         self._kinked = True
-        self._step = RELATIVE_STEP * torch.finfo(self._weights.dtype).eps ** 0.5 * self._weights.norm()
+        weights = torch.cat([weight.flatten() for weight in exact.parameters.values()])
+        self._step = RELATIVE_STEP * torch.finfo(weights.dtype).eps ** 0.5 * weights.norm()
+        flat = (target.flatten(1) for target in exact.targets.values())
+        self._others = torch.stack([dots(target, target) for target in flat]).sum(0)
+        self._form(list(exact.parameters), weights)
+
+    def _form(self, names: Sequence[str], weights: Tensor | None = None) -> None:
+        """Keep these parameters and their targets in one tensor each; those of the others are kept in factors."""
+        held = self._exact.parameters
+        self._shapes = {name: held[name].shape for name in names}
+        none = self._others.new_empty(len(self._others), 0)
+        self._weights = torch.cat([none[0], *(held[name].flatten() for name in names)]) if weights is None else weights
+        self._targets = torch.cat([none, *(self._exact.targets[name].flatten(1) for name in names)], 1)
 
     def __call__(self, unknowns: Tensor, trials: Tensor) -> tuple[Tensor, Tensor]:
         """Losses (n,) and their gradients (n, D), as ``GradientMatching`` gives them."""
-        known, _, observed, _ = self._exact.of_trials(trials)
+        known, targets, observed, _ = self._exact.of_trials(trials)
         shared = {name: w.requires_grad_() for name, w in expanded(self._exact.parameters, len(trials)).items()}
         self._network.normalise_by({name: observed[name] for name in self.constants})
-        kinks = RecordKinks()
+        self._network.keep_factors(self._exact.cost.by_products is not None)
+        kinks, rows = RecordKinks(), unknowns.detach().requires_grad_()
         with kinks if self._kinked else nullcontext():
-            here, *dummy = self._gradients(shared, unknowns, known, list(shared.values()))
+            loss = self._loss(shared, rows, known)
+        factors = self._network.factors
+        if len(self._shapes) + len(factors) != len(shared):
+            self._form([name for name in shared if name not in factors])
+        outputs = [output for held in factors.values() for output in held.outputs]
+        here, *gradients = torch.autograd.grad(loss, [rows, *(shared[name] for name in self._shapes), *outputs])
+        back = iter(gradients[len(self._shapes) :])
+        for held in factors.values():
+            held.back = torch.cat([next(back) for _ in held.outputs], 1)
+        formed = [gradient.flatten(1) for gradient in gradients[: len(self._shapes)]]
+        dummy = torch.cat([rows.new_empty(len(rows), 0), *formed], 1)
         self._kinked = bool(kinks.noted)
-        distances, directions, step = self._direction(torch.cat([g.flatten(1) for g in dummy], 1), trials)
-        moved = directions.mul_(step).add_(self._weights)
+        distances, directions, step, moves = self._direction(dummy, trials, factors, targets)
+        moved = self._named(directions.mul_(step).add_(self._weights))
+        self._network.move(moves)
         rows = unknowns.detach().requires_grad_()
         with ReplayKinks(kinks.noted) if self._kinked else nullcontext(), calls_of(self._matched) as calls:
-            loss = self._loss(self._named(moved), rows, known)
+            loss = self._loss({name: moved.get(name, shared[name].detach()) for name in shared}, rows, known)
         statistics = self._statistics(calls, observed, step)
         there = torch.autograd.grad(loss + (step * statistics).sum(), rows)[0]
         pulls, priors = self._priors(unknowns, trials)
-        return distances + statistics.detach()[:, 0] + priors, (there - here) / step + pulls
+        # A direction of zero moves nothing, and its step is 0.
+        slopes = (there - here) / torch.where(step > 0, step, 1.0)
+        return distances + statistics.detach()[:, 0] + priors, slopes + pulls
 
-    def _direction(self, dummy: Tensor, trials: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Distances (n,), their gradients (n, P) by the dummy gradients (n, P), and how far to go along these (n, 1)."""
-        targets = self._targets if len(trials) == len(self._targets) else self._targets[trials]
-        distances, directions = self._exact.cost.with_gradient(dummy, targets, self._named)
-        # A direction of zero moves nothing, however long the step.
-        step = self._step / directions.norm(dim=1, keepdim=True).clamp_min(torch.finfo(directions.dtype).tiny)
-        return distances, directions, step
+    def _direction(
+        self, dummy: Tensor, trials: Tensor, factors: Mapping[str, Factors], targets: Update
+    ) -> tuple[Tensor, Tensor, Tensor, dict[str, Move]]:
+        """Distances (n,), and the step along their gradients by the dummy gradients.
+
+        These are (n, P) for the weights that are formed, with the size of the step (n, 1), and a ``Move`` for each other weight.
+        """
+        formed = self._targets if len(trials) == len(self._targets) else self._targets[trials]
+        tiny = torch.finfo(dummy.dtype).tiny
+        if not factors:
+            distances, directions = self._exact.cost.with_gradient(dummy, formed, self._named)
+            # A direction of zero moves nothing, however long the step.
+            return distances, directions, self._step / directions.norm(dim=1, keepdim=True).clamp_min(tiny), {}
+        pairs = [(dots(dummy, formed), dots(dummy, dummy)), *(f.products(targets[name]) for name, f in factors.items())]
+        products, squares = (torch.stack(column).sum(0) for column in zip(*pairs, strict=True))
+        others = self._others[trials]
+        assert self._exact.cost.by_products is not None
+        distances, u, v = self._exact.cost.by_products(products, squares, others)
+        if self._exact.cost.squared:
+            apart = [
+                dots(dummy - formed, dummy - formed),
+                *(f.squared_distance(targets[n]) for n, f in factors.items()),
+            ]
+            distances = torch.stack(apart).sum(0)
+        # |u b + v a|, without squares of numbers whose squares no float holds.
+        of_target, of_dummy = u * others.sqrt(), v * squares.sqrt()
+        largest = torch.maximum(of_target.abs(), of_dummy.abs()).clamp_min(tiny)
+        ends = (of_target / largest).square() + (of_dummy / largest).square()
+        cosine = products / (others.sqrt() * squares.sqrt()).clamp_min(tiny)
+        both = ends + 2 * cosine * (of_target / largest) * (of_dummy / largest)
+        # Near the truth the terms cancel to less than their rounding.
+        length = largest * torch.maximum(both, torch.finfo(dummy.dtype).eps * ends).sqrt()
+        step = torch.where(length > 0, self._step / length.clamp_min(tiny), 0.0)[:, None]
+        u, v = u[:, None], v[:, None]
+        moves = {
+            name: Move(targets[name], (step * u)[:, None], held, (step * v)[:, None]) for name, held in factors.items()
+        }
+        return distances, u * formed + v * dummy, step, moves
 
     def _priors(self, unknowns: Tensor, trials: Tensor) -> tuple[Tensor, Tensor]:
         """Gradients (n, D) of the priors, and these (n,)."""

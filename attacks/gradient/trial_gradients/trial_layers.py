@@ -62,6 +62,26 @@ class TrialNetwork:
             if isinstance(layer, _TrialBatchNorm2d):
                 layer.known = known.get(name)
 
+    def keep_factors(self, kept: bool) -> None:
+        """Whether the next call keeps the gradients of large linear layers with shared weights as ``factors``."""
+        for layer in self._layers.values():
+            if isinstance(layer, _TrialLinear):
+                layer.factored, layer.factors, layer.move = kept, None, None
+
+    @property
+    def factors(self) -> dict[str, Factors]:
+        """Name of each weight whose gradient is kept in factors -> these, of the last call."""
+        layers = {name: layer for name, layer in self._layers.items() if isinstance(layer, _TrialLinear)}
+        return {f"{name}.weight": layer.factors for name, layer in layers.items() if layer.factors is not None}
+
+    def move(self, moves: Mapping[str, Move]) -> None:
+        """Let the next call work with changed weights, by their names."""
+        self.keep_factors(False)
+        for name, change in moves.items():
+            layer = self._layers[name.removesuffix(".weight")]
+            assert isinstance(layer, _TrialLinear)
+            layer.move = change
+
     def __call__(self, weights: NamedTensors, images: Tensor) -> Tensor:
         """Logits (T * b, K)."""
         for name, layer in self._layers.items():
@@ -93,15 +113,88 @@ class _TrialLayer(nn.Module):
         return result.view(features.shape)
 
 
+@dataclass
+class Factors:
+    """The gradient of a linear layer's weight, O x I, in factors: outer products of what enters and what is sent back.
+
+    Attributes:
+        rows: (T, r, I), what entered, r rows of each trial; of several calls one after the other.
+        outputs: Of each call, without bias: the loss is differentiated by them.
+        back: (T, r, O), that derivative.
+    """
+
+    rows: Tensor
+    outputs: list[Tensor]
+    back: Tensor | None = None
+
+    def products(self, target: Tensor) -> tuple[Tensor, Tensor]:
+        """<gradient, target> and |gradient|^2 (T,), for targets (T, O, I)."""
+        assert self.back is not None
+        products = (self.rows @ target.mT * self.back).sum((1, 2))
+        return products, ((self.rows @ self.rows.mT) * (self.back @ self.back.mT)).sum((1, 2))
+
+    def squared_distance(self, target: Tensor) -> Tensor:
+        """|gradient - target|^2 (T,), of a difference that is formed for this alone."""
+        assert self.back is not None
+        return torch.baddbmm(target, self.back.mT, self.rows, beta=-1).square().sum((1, 2))
+
+
+@dataclass(frozen=True)
+class Move:
+    """A change of a linear layer's weight, u target + v gradient, that is never formed; u and v are (T, 1, 1)."""
+
+    target: Tensor
+    of_target: Tensor
+    gradient: Factors
+    of_gradient: Tensor
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """What it adds to the layer's output for rows (T, b, I)."""
+        assert self.gradient.back is not None
+        along = rows @ self.gradient.rows.mT @ self.gradient.back
+        return self.of_target * (rows @ self.target.mT) + self.of_gradient * along
+
+
+FEWER = 4
+"""How many times as large as its factors a gradient must be to be kept in factors."""
+
+
 class _TrialLinear(_TrialLayer):
+    factors: Factors | None = None
+    """Of the gradient by the weight, in place of a gradient; set by calls in which the layer is ``factored``."""
+    factored = False
+    move: Move | None = None
+
     def forward(self, features: Tensor) -> Tensor:
         assert self.weight is not None
         rows = features.reshape(len(self.weight), -1, features.shape[-1])
-        shared = _shared(self.weight)
-        result: Tensor = _SharedProduct.apply(rows, self.weight) if shared else rows @ self.weight.transpose(1, 2)
+        if self.move is not None:
+            result = rows @ self.weight[0].T + self.move(rows)
+        elif self.factored and _shared(self.weight) and self._is_smaller(rows):
+            result = self._traced(rows, self.weight[0].detach())
+        elif _shared(self.weight):
+            result = _SharedProduct.apply(rows, self.weight)
+        else:
+            result = rows @ self.weight.transpose(1, 2)
         if self.bias is not None:
             result = result + self.bias[:, None]
         return result.view(*features.shape[:-1], -1)
+
+    def _is_smaller(self, rows: Tensor) -> bool:
+        """Whether factors are; of several calls the first one decides."""
+        _, outputs, inputs = self.weight.shape if self.weight is not None else (0, 0, 0)
+        self.factored = self.factors is not None or FEWER * rows.shape[1] * (inputs + outputs) <= inputs * outputs
+        return self.factored
+
+    def _traced(self, rows: Tensor, weight: Tensor) -> Tensor:
+        result = rows @ weight.T
+        before = self.factors
+        self.factors = Factors(
+            rows.detach() if before is None else torch.cat([before.rows, rows.detach()], 1),
+            [*(before.outputs if before else []), result],
+        )
+        # What follows may change its input in place, and the loss is differentiated by the output as it is.
+        return result.clone() if self.bias is None else result
 
 
 class _TrialConv2d(_TrialLayer):

@@ -2,13 +2,14 @@
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attacks.gradient.costs import COSTS
+from attacks.gradient.costs import COSTS, squared_by_products
 from attacks.gradient.inversion import GradientInversion
 from attacks.gradient.trial_gradients import finite_difference, trial_layers
 from attacks.gradient.trial_gradients.batch_statistics import StatisticsPrior
@@ -22,6 +23,7 @@ from tests.attacks.wire import generators, pictures
 
 TRIALS, BATCH, CLASSES = 3, 2, 4
 EVERY = torch.arange(TRIALS)
+SIZES = trial_layers.FEW_COLUMNS, trial_layers.FEWER
 
 
 class Pieces(nn.Module):
@@ -60,6 +62,18 @@ class Attention(nn.Module):
         return self.head(F.scaled_dot_product_attention(q[:, None], k[:, None], v[:, None])[:, 0].mean(1))
 
 
+class Dense(nn.Module):
+    """Linear layers alone, of which one is called twice and one has no bias."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.twice, self.out = nn.Linear(72, 8), nn.Linear(8, 8, bias=False), nn.Linear(8, CLASSES)
+
+    def forward(self, images: Tensor) -> Tensor:
+        features = self.twice(F.relu(self.into(images.flatten(1))))
+        return self.out(features + self.twice(features.relu()))
+
+
 def convolutional(*middle: nn.Module, features: int = 64, bias: bool = True, **settings: object) -> nn.Module:
     first = nn.Conv2d(2, 4, 3, **settings)  # type: ignore[arg-type]
     return nn.Sequential(first, *middle, nn.Flatten(), nn.Linear(features, CLASSES, bias=bias))
@@ -67,7 +81,10 @@ def convolutional(*middle: nn.Module, features: int = 64, bias: bool = True, **s
 
 STRIDED = {"stride": 2, "padding": 1, "groups": 2, "bias": False}
 NETS: dict[str, Callable[[], nn.Module]] = {
-    "pieces": Pieces, "tokens": Tokens, "attention": Attention,
+    "pieces": Pieces, "tokens": Tokens, "attention": Attention, "dense": Dense,
+    "no bias": lambda: nn.Sequential(
+        nn.Flatten(), nn.Linear(72, 8, bias=False), nn.SiLU(inplace=True), nn.Linear(8, CLASSES, bias=False)
+    ),
     "strided groups": lambda: convolutional(nn.ReLU(inplace=True), features=36, **STRIDED),
     "same": lambda: convolutional(nn.Tanh(), features=144, bias=False, padding="same", dilation=2),
     "group norm": lambda: convolutional(nn.GroupNorm(2, 4), nn.ReLU()),
@@ -126,13 +143,63 @@ def test_the_objective_equals_plain_autograd_and_a_difference_is_its_derivative(
                 expected, derivative = plain(model, exact, rows[trial], trial)
                 assert loss.item() == pytest.approx(expected.item(), rel=1e-8), case
                 assert torch.allclose(gradient, derivative, rtol=1e-6, atol=1e-10), case
-            for few in (0, trial_layers.FEW_COLUMNS):  # either way of a convolution with one weight per trial
-                with monkeypatch.context() as patch:
-                    patch.setattr(trial_layers, "FEW_COLUMNS", few)
-                    values, differenced = finite_difference.DifferencedMatching(exact)(rows[chosen], chosen)
+            # Either way of a convolution with one weight per trial, and of a linear layer with shared weights.
+            for few, fewer in ((0, 0), SIZES):
+                monkeypatch.setattr(trial_layers, "FEW_COLUMNS", few)
+                monkeypatch.setattr(trial_layers, "FEWER", fewer)
+                values, differenced = finite_difference.DifferencedMatching(exact)(rows[chosen], chosen)
                 torch.testing.assert_close(values, losses)
-                assert relative_error(differenced, gradients) < 1e-4, case
+                assert relative_error(differenced, gradients) < 1e-4, (case, few)
         assert finite_difference.agrees(exact, rows), case
+
+
+def test_gradients_in_factors_serve_the_costs_of_their_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    for cost in ("cosine", "l2"):
+        exact, rows = objective(attackable(net("dense"), True), cost=cost), unknowns()
+        exact.cost = replace(exact.cost, by_products=exact.cost.by_products or squared_by_products)
+        formed = finite_difference.DifferencedMatching(exact)(rows, EVERY)
+        with monkeypatch.context() as patch:
+            patch.setattr(trial_layers, "FEWER", 0)
+            seen = []
+            patch.setattr(trial_layers.Factors, "products", _counted(trial_layers.Factors.products, seen))
+            factored = finite_difference.DifferencedMatching(exact)(rows, EVERY)
+        assert len(seen) == 3, "one of each layer, whatever its calls"
+        torch.testing.assert_close(formed[0], factored[0])
+        assert relative_error(factored[1], formed[1]) < 1e-4
+
+
+def test_gradients_in_factors_keep_the_digits_of_formed_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In float32, where products cancel or leave its range: beside the truth, of confident networks, and without a gradient."""
+    model, images, labels = net("dense").float(), random(1, 2, 2, 6, 6, seed=0).float(), torch.tensor([[1, 2]])
+    gradient = torch.autograd.grad(F.cross_entropy(model(images[0]), labels[0]), list(model.parameters()))
+    for cost, scale, away in (
+        ("cosine", 1, 0),
+        ("l2", 1, 1e-3),
+        ("cosine", 1e-13, 0.3),
+        ("cosine", 0, 0.3),
+        ("l2", 0, 1),
+    ):
+        target = {name: scale * g[None] for (name, _), g in zip(model.named_parameters(), gradient, strict=True)}
+        exact = matching(attackable(model, True), (2, 2, 6, 6), target, labels, cost, 0.0, CLASSES)
+        exact.cost = replace(
+            exact.cost, by_products=exact.cost.by_products or squared_by_products, squared=cost == "l2"
+        )
+        rows = images.flatten(1) + away * random(1, 144, seed=3).float()
+        values, slopes = finite_difference.DifferencedMatching(exact)(rows, torch.tensor([0]))
+        with monkeypatch.context() as patch:
+            patch.setattr(trial_layers, "FEWER", 0)
+            found, moved = finite_difference.DifferencedMatching(exact)(rows, torch.tensor([0]))
+        torch.testing.assert_close(found, values, rtol=1e-4, atol=1e-6)
+        assert moved.isfinite().all(), (cost, scale)
+        assert (moved - slopes).norm() <= 1e-2 * slopes.norm() + 1e-3 * (away == 0), (cost, scale)
+
+
+def _counted(method: Callable[..., object], seen: list[object]) -> Callable[..., object]:
+    def counting(*given: object) -> object:
+        seen.append(given)
+        return method(*given)
+
+    return counting
 
 
 def test_a_dead_network_has_a_finite_gradient() -> None:
