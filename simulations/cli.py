@@ -92,6 +92,12 @@ def run(
             show_default=False,
         ),
     ] = "",
+    jobs: Annotated[
+        int,
+        typer.Option(
+            min=0, metavar="N", help="Runs of --seeds at the same time; 0: as many as cores and free memory hold."
+        ),
+    ] = 0,
     clients: Annotated[
         int | None, typer.Option(min=1, help="Simulated clients.", show_default=str(DEFAULT_CLIENTS))
     ] = None,
@@ -134,6 +140,8 @@ def run(
 
     try:  # what needs no torch comes first: importing that takes seconds
         values = dict(_pair(text) for text in setting or [])
+        if jobs and not seeds:
+            raise ConfigError(f"--jobs is {jobs}; it is for the runs of --seeds: leave it out")
         wanted = _seeds(seeds, resume, out, values)
         if out is not None and str(out.resolve()) != str(values.get("output-dir", out.resolve())):
             raise ConfigError(f"--out is {out}, and -s output-dir is {values['output-dir']}; give one of them")
@@ -148,7 +156,7 @@ def run(
 
     shown = terminal_for(console, quiet=quiet or as_json)
     asked = RunRequest(
-        file, values, out, resume, clients, wanted, cpus_per_client, gpus_per_client, in_process, size, as_json,
+        file, values, out, resume, clients, wanted, cpus_per_client, gpus_per_client, in_process, jobs, size, as_json,
     )  # fmt: skip
     raise typer.Exit(begin(shown, asked, dry_run=dry_run))
 

@@ -199,13 +199,13 @@ def check_outline(experiment: Experiment, data: ImageDataset) -> None:
     check_fits(experiment, data, peak, workers=0)
 
 
-def check_run(experiment: Experiment, workers: int) -> None:
-    """``check_fits`` with the measured training step of a run that passed all other checks."""
+def check_run(experiment: Experiment, workers: int) -> float:
+    """Measure a training step of a run that passed all other checks; the bytes that the run needs, as ``check_fits`` says."""
     data = experiment.plan().load_data()
-    check_fits(experiment, data, measured_peak(experiment, data), workers)
+    return check_fits(experiment, data, measured_peak(experiment, data), workers)
 
 
-def check_fits(experiment: Experiment, data: ImageDataset, peak: Peak, workers: int) -> None:
+def check_fits(experiment: Experiment, data: ImageDataset, peak: Peak, workers: int) -> float:
     """Estimate the bytes that a run needs; ``ConfigError``, with settings to lower, where this machine has less.
 
     ``workers`` are client processes at the same time; 0: clients answer in the server's process.
@@ -217,6 +217,7 @@ def check_fits(experiment: Experiment, data: ImageDataset, peak: Peak, workers: 
             "image-size, width, attack-workers, train-limit or image-memory, choose another model, give clients more CPUs each "
             "(--cpus-per-client), or run it --in-process"
         )
+    return needed
 
 
 def required_bytes(experiment: Experiment, data: ImageDataset, peak: Peak, workers: int) -> float:

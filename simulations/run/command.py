@@ -1,7 +1,7 @@
 """The work of ``fedveil run`` once its plain values are checked."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,16 +15,22 @@ from simulations.preflight import check_run, claim_folder, preflight
 from simulations.report.analysis.run import read_run
 from simulations.report.text import count
 from simulations.run.hardware import CardShares, Hardware, card_shares
-from simulations.run.in_process import run_in_process
 from simulations.run.requested import requested
-from simulations.run_folder.folder_lock import is_there, require_new
-from simulations.run_folder.run_config import began_in_process, check_same, read_config
-from simulations.runtime.launch import Resources
-from simulations.runtime.local_run import EXIT_ATTACKS_FAILED, run_locally
+from simulations.run.seeds import (
+    EXIT_STOPPED,
+    finish_seeds,
+    of_seeds,
+    one_by_one,
+    require_jobs,
+    run_one,
+    runs_at_once,
+    side_by_side,
+)
+from simulations.run_folder.run_config import began_in_process, read_config
+from simulations.runtime.launch import Resources, end_politely
+from simulations.runtime.local_run import EXIT_ATTACKS_FAILED
+from simulations.settings.common import CHOSEN_SHARE
 from simulations.settings.errors import ConfigError
-
-COMPARISON = "comparison.html"
-EXIT_STOPPED = 130
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,7 @@ class RunRequest:
     cpus_per_client: int
     gpus_per_client: float | None
     in_process: bool
+    jobs: int = 0
     size: str = ""
     as_json: bool = False
 
@@ -54,7 +61,7 @@ def begin(console: Terminal, request: RunRequest, *, dry_run: bool) -> int:
         if request.resume and began_in_process(read_config(request.resume / "config.json", "--resume")):
             request = replace(request, in_process=True)
         left = of_seeds(experiment, request.seeds) if request.seeds else [experiment]
-        resources = _resources(say, request, experiment, left)
+        resources, at_once = _resources(say, request, experiment, left)
         out = Path(experiment.output_dir)
         claim = None if dry_run else claim_folder(out)
     except (ConfigError, RegistryError) as error:
@@ -66,10 +73,12 @@ def begin(console: Terminal, request: RunRequest, *, dry_run: bool) -> int:
         for line in summary(experiment):
             say(line)
         if request.seeds:
-            say(f"seeds: {len(left)} of {len(request.seeds)} are left to run, each as above")
+            say(f"seeds: {len(left)} of {len(request.seeds)} are left to run, each as above, {at_once} at a time")
         return 0
+    if at_once > 1:
+        say(f"seeds: {len(left)} to run, {at_once} at a time")
     with claim:
-        code = _run(console, request, left, resources, out)
+        code = _run(console, request, left, resources, at_once, out)
         folders = {seed: out / f"seed-{seed}" for seed in request.seeds}
         if not folders and code in (0, EXIT_ATTACKS_FAILED):
             folders = {experiment.seed: out}
@@ -81,98 +90,53 @@ def begin(console: Terminal, request: RunRequest, *, dry_run: bool) -> int:
 
 def _resources(
     say: Callable[[str], None], request: RunRequest, experiment: Experiment, left: list[Experiment]
-) -> Resources:
-    """Check the experiment and the machine; the resources of a run."""
+) -> tuple[Resources, int]:
+    """Check the experiment and the machine; the resources of a run, and how many runs go on at the same time."""
     clients, cpus = experiment.num_clients, request.cpus_per_client
-    attack_gpus = experiment.attack_gpus
+    attackers, attack_gpus = experiment.attackers, experiment.attack_gpus
     if os.environ.get("RAY_ADDRESS") and not request.in_process:
         raise ConfigError(
             "RAY_ADDRESS is set, and a run uses the Ray of its own machine: unset it, or run --in-process"
         )
     hardware = Hardware.of_this_machine()
     hardware.require(cpus, request.gpus_per_client or 0.0)
+    require_jobs(request.jobs)
     for first in left[:1]:
         preflight(first, say)
     hardware.require_cards("attack-gpus", max(attack_gpus, 0.0))
     if request.in_process:
-        held, shares = 0, CardShares(hardware.cards, 0.0, max(attack_gpus, 0.0))
+        workers, held, shares = 1, 0, CardShares(hardware.cards, 0.0, max(attack_gpus, 0.0))
     else:
-        held = hardware.workers(clients, cpus)
-        shares = card_shares(hardware.cards, held, experiment.attackers, request.gpus_per_client, attack_gpus)
+        workers = held = hardware.workers(clients, cpus)
+        shares = card_shares(hardware.cards, workers, attackers, request.gpus_per_client, attack_gpus)
     say(f"cards: {shares}")
-    check_run(experiment, held)
+    needed, at_once = check_run(experiment, held), 1
+    if request.seeds:
+        cards = hardware.cards if attack_gpus == CHOSEN_SHARE else attack_gpus
+        at_once = runs_at_once(request.jobs, len(left), needed, busy=cpus * workers + attackers, cards=cards)
     return Resources(
         clients, cpus, shares.client, attack_share=shares.attack, machines=str(shares) if shares.cards else "",
         in_process=request.in_process,
-    )  # fmt: skip
+    ), at_once  # fmt: skip
 
 
-def _run(console: Terminal, request: RunRequest, left: list[Experiment], resources: Resources, out: Path) -> int:
-    """Run an experiment, or the seeds that are left for a comparison in a folder; the exit code."""
-
-    def run(experiment: Experiment) -> int:
-        return (run_in_process if resources.in_process else run_locally)(console, experiment, resources)
-
+def _run(
+    console: Terminal, request: RunRequest, left: list[Experiment], resources: Resources, at_once: int, out: Path
+) -> int:
+    """Run an experiment, or the seeds that are left, this many at the same time, for a comparison in a folder; the exit code."""
     if not request.seeds:
-        return run(left[0])
+        return run_one(console, left[0], resources)
+    if at_once == 1:
+        ended = one_by_one(console, left, lambda experiment: run_one(console, experiment, resources))
+    else:
+        end_politely()
+        shared = replace(resources, cores=max((os.cpu_count() or 1) // at_once, resources.cpus_per_client))
+        ended = side_by_side(console, left, shared, at_once)
     try:
-        return run_seeds(console, out, request.seeds, left, run)
+        return finish_seeds(console, out, request.seeds, ended)
     except KeyboardInterrupt:
         errors.say("\nstopped; the same command goes on with what is left")
         return EXIT_STOPPED
-
-
-def of_seeds(experiment: Experiment, seeds: Sequence[int]) -> list[Experiment]:
-    """The experiments left to run: finished ones are left out, begun ones are resumed if their settings are the same."""
-    left, out = [], Path(experiment.output_dir)
-    require_new(out, "output-dir", leftovers=(COMPARISON, "seed-*"))
-    for seed in seeds:
-        folder = out / f"seed-{seed}"
-        seeded = experiment.but(seed=seed, output_dir=str(folder))
-        config = folder / "config.json"
-        if is_there(config, "output-dir"):
-            kept = read_config(config, "--seeds")
-            seeded = seeded.but(resume=True)
-            check_same(seeded, kept)
-            if kept.get("progress", {}).get("finished") is True:
-                continue
-        left.append(seeded)
-    return left
-
-
-def run_seeds(
-    console: Terminal, out: Path, seeds: Sequence[int], left: Sequence[Experiment], run: Callable[[Experiment], int]
-) -> int:
-    """Run the experiments that are left one after the other, print which failed, and write the comparison; the exit code.
-
-    The folder ``out`` has one for each of the ``seeds``. A run that fails, or ends without some of its attacks' scores, does not
-    end the others; one that is stopped does. The same command again goes on with what is left.
-    """
-    from simulations.compare.groups import grouped, print_groups
-    from simulations.compare.page import write_comparison
-
-    worst, failed = 0, list[int]()
-    for at, experiment in enumerate(left, 1):
-        console.say(f"seed {experiment.seed}: run {at} of {len(left)}")
-        code = run(experiment)
-        if code == EXIT_STOPPED:
-            console.say("all seeds: the same command goes on with what is left")
-            return code
-        if code not in (0, EXIT_ATTACKS_FAILED):
-            failed.append(experiment.seed)
-        worst = max(worst, code)
-    if failed:
-        which = f"failed, for the reasons above: seed {', '.join(map(str, failed))}"
-        others = f"{len(seeds) - len(failed)} of {len(seeds)} seeds are finished"
-        errors.say(f"{which}; {others}. The same command goes on with what is left")
-        return 1
-    done = [folder for seed in seeds if (folder := out / f"seed-{seed}").is_dir()]
-    groups = grouped(done)
-    write_comparison(groups, out / COMPARISON)
-    if not console.quiet:
-        print_groups(console, groups)
-    console.say(f"all seeds: {out / COMPARISON}")
-    return worst
 
 
 def summary(experiment: Experiment) -> list[str]:

@@ -14,8 +14,8 @@ from clients.data.images import fingerprint
 from clients.models.pretrained import NORMALISATIONS
 from clients.wire.schema import allowed, fields_of
 from simulations.experiment.experiment import Experiment, all_settings, owners, scenarios
-from simulations.run.command import of_seeds
 from simulations.run.requested import requested
+from simulations.run.seeds import of_seeds
 from simulations.run_folder.folder_lock import require_folder, require_new
 from simulations.runtime.launch import ROOT
 from simulations.server_app import run_experiment

@@ -73,7 +73,7 @@ def test_the_page_of_a_run_is_written_again_as_attacks_end(tmp_path: Path, monke
 def test_a_resumed_run_goes_on_in_the_way_in_which_it_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ways: list[str] = []
     for way in ("run_in_process", "run_locally"):
-        monkeypatch.setattr(f"simulations.run.command.{way}", lambda *_, way=way: ways.append(way) or 1)
+        monkeypatch.setattr(f"simulations.run.seeds.{way}", lambda *_, way=way: ways.append(way) or 1)
     for in_process in (True, False):
         out = tmp_path / str(in_process)
         run = RunDirectory.open(out, Experiment.of(output_dir=str(out), **TINY), in_process=in_process)

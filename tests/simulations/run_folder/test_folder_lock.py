@@ -80,12 +80,13 @@ def test_a_second_command_in_a_folder_is_refused_at_first(tmp_path: Path, monkey
         started.append("second")
         return 0
 
-    monkeypatch.setattr("simulations.run.command.run_locally", run)
-    for since, seeds in product(("before", "meanwhile"), ((), ("--seeds", "0..1"))):
+    monkeypatch.setattr("simulations.run.seeds.run_locally", run)
+    for since, seeds in product(("before", "meanwhile"), ((), ("--seeds", "0..1", "--jobs", "1"))):
         out = tmp_path / f"{since}{len(seeds)}"
 
-        def begin_first(*_: object, out: Path = out) -> None:
+        def begin_first(*_: object, out: Path = out) -> float:
             first.append(take_lock(out, "busy", COMMAND_LOCK))
+            return 0.0
 
         with monkeypatch.context() as patch:
             if since == "before":
@@ -106,6 +107,6 @@ def test_a_command_keeps_its_folder_just_while_it_runs(tmp_path: Path, monkeypat
         take_lock(tmp_path / "run", "the run itself locks this one").close()
         return 1
 
-    monkeypatch.setattr("simulations.run.command.run_locally", run)
+    monkeypatch.setattr("simulations.run.seeds.run_locally", run)
     assert fedveil("run", "--out", tmp_path / "run", *TINY)[0] == 1
     take_lock(tmp_path / "run", "busy", COMMAND_LOCK).close()
