@@ -162,7 +162,7 @@ def attacks(study: Study) -> str:
         "defence", "attack", "attacked", "n", "to the original, dB", "mean image, to the same", "to the transformed image, dB",
         "mean image, to the same", "recognisable", "identified",
     ]  # fmt: skip
-    beside = study._cells([row for row in study.rows if row.role in BESIDE], ())
+    beside = study.compared([row for row in study.rows if row.role in BESIDE], ())
     blind = [cell for cell in beside if not cell.defense and ("psnr", "original") in cell.scores]
     last = blind[0].round if blind else None
     several = len({cell.observation for cell in blind if cell.round == last}) > 1

@@ -84,9 +84,12 @@ class Study:
         """Cells of attacks on sums over clients, in the same order."""
         return self._attacked(self.aggregates)
 
-    def _attacked(self, beside: Sequence[Row]) -> tuple[Cell, ...]:
+    def _attacked(self, rows: Sequence[Row]) -> tuple[Cell, ...]:
         """Cells of the attacks among rows of one adversary, each against the baselines and controls among these rows."""
-        rows = [row for row in beside if row.is_attack]
+        return self.compared([row for row in rows if row.is_attack], rows)
+
+    def compared(self, rows: Sequence[Row], beside: Sequence[Row]) -> tuple[Cell, ...]:
+        """Cells of rows; those ``beside`` hold what they are compared with."""
         against = Nulls(beside), Nulls(beside, scales=True)
         groups = grouped(rows, lambda row: (row.defense, row.role, row.attack, row.round, row.card.lasting()))
         cells = [_cell(key, of, *against) for key, of in groups.items()]

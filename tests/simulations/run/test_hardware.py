@@ -73,7 +73,7 @@ def test_shares_that_are_given_are_kept_and_without_a_card_none_is_reserved() ->
 
 def test_shares_are_chosen_unless_they_are_set(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Experiment.of(attack_gpus="auto").attack_gpus == Experiment.of().attack_gpus == CHOSEN_SHARE
-    with pytest.raises(ConfigError, match=r"attack-gpus is -0\.5; allowed: auto, or at least 0"):
+    with pytest.raises(ConfigError, match=r"attack-gpus is -0\.5; allowed: auto, or a number from 0"):
         Experiment.of(attack_gpus=-0.5)
     assert (Experiment.of().attackers, Experiment.of(attack_rounds="").attackers) == (2, 0)
     assert attack_share(CHOSEN_SHARE) == 0.0
