@@ -139,7 +139,7 @@ def pages() -> dict[str, dict[str, str]]:
 
 def exported(package: str) -> list[griffe.Object]:
     """What a package exports, where it is defined."""
-    module = source()[package]
+    module = source()[f"{package}.exports" if "exports" in source()[package].members else package]
     return [_defined(module[str(getattr(name, "name", name))]) for name in module.exports or []]
 
 

@@ -30,7 +30,7 @@ class Facts(griffe.Extension):
 
     def on_module_members(self, *, mod: griffe.Module, **kwargs: Any) -> None:
         """Called by griffe when it has read a module: what is imported as itself is exported (PEP 484), as by ``__all__``."""
-        if mod.is_init_module and mod.exports is None:
+        if (mod.is_init_module or mod.name == "exports") and mod.exports is None:
             mod.exports = re.findall(r"^from \S+ import (\w+) as \1$", "\n".join(mod.lines), re.MULTILINE) or None
 
     def on_class_members(self, *, cls: griffe.Class, **kwargs: Any) -> None:

@@ -17,7 +17,7 @@ from attacks.gradient.costs import dots
 from attacks.gradient.trial_gradients.batch_statistics import StatisticsPrior, plausible
 from attacks.gradient.trial_gradients.matching import GradientMatching, Statistics
 from attacks.gradient.trial_gradients.memory import is_out_of_memory
-from attacks.gradient.trial_gradients.trial_layers import Factors, Move, TrialNetwork, expanded
+from attacks.gradient.trial_gradients.trial_layers import GradientFactors, Move, TrialNetwork, expanded
 from attacks.observations import AttackError
 from defenses.module_calls import Call, calls_of
 from defenses.tensors import Update
@@ -180,7 +180,7 @@ class DifferencedMatching:
         return distances + statistics.detach()[:, 0] + priors, slopes + pulls
 
     def _direction(
-        self, dummy: Tensor, trials: Tensor, factors: Mapping[str, Factors], targets: Update
+        self, dummy: Tensor, trials: Tensor, factors: Mapping[str, GradientFactors], targets: Update
     ) -> tuple[Tensor, Tensor, Tensor, dict[str, Move]]:
         """Distances (n,), and the step along their gradients by the dummy gradients.
 

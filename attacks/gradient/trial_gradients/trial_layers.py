@@ -69,7 +69,7 @@ class TrialNetwork:
                 layer.factored, layer.factors, layer.move = kept, None, None
 
     @property
-    def factors(self) -> dict[str, Factors]:
+    def factors(self) -> dict[str, GradientFactors]:
         """Name of each weight whose gradient is kept in factors -> these, of the last call."""
         layers = {name: layer for name, layer in self._layers.items() if isinstance(layer, _TrialLinear)}
         return {f"{name}.weight": layer.factors for name, layer in layers.items() if layer.factors is not None}
@@ -114,7 +114,7 @@ class _TrialLayer(nn.Module):
 
 
 @dataclass
-class Factors:
+class GradientFactors:
     """The gradient of a linear layer's weight, O x I, in factors: outer products of what enters and what is sent back.
 
     Attributes:
@@ -145,7 +145,7 @@ class Move:
 
     target: Tensor
     of_target: Tensor
-    gradient: Factors
+    gradient: GradientFactors
     of_gradient: Tensor
 
     def __call__(self, rows: Tensor) -> Tensor:
@@ -160,7 +160,7 @@ FEWER = 4
 
 
 class _TrialLinear(_TrialLayer):
-    factors: Factors | None = None
+    factors: GradientFactors | None = None
     """Of the gradient by the weight, in place of a gradient; set by calls in which the layer is ``factored``."""
     factored = False
     move: Move | None = None
@@ -189,7 +189,7 @@ class _TrialLinear(_TrialLayer):
     def _traced(self, rows: Tensor, weight: Tensor) -> Tensor:
         result = rows @ weight.T
         before = self.factors
-        self.factors = Factors(
+        self.factors = GradientFactors(
             rows.detach() if before is None else torch.cat([before.rows, rows.detach()], 1),
             [*(before.outputs if before else []), result],
         )

@@ -161,7 +161,9 @@ def test_gradients_in_factors_serve_the_costs_of_their_products(monkeypatch: pyt
         with monkeypatch.context() as patch:
             patch.setattr(trial_layers, "FEWER", 0)
             seen = []
-            patch.setattr(trial_layers.Factors, "products", _counted(trial_layers.Factors.products, seen))
+            patch.setattr(
+                trial_layers.GradientFactors, "products", _counted(trial_layers.GradientFactors.products, seen)
+            )
             factored = finite_difference.DifferencedMatching(exact)(rows, EVERY)
         assert len(seen) == 3, "one of each layer, whatever its calls"
         torch.testing.assert_close(formed[0], factored[0])
