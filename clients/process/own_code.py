@@ -138,7 +138,7 @@ def _from_file(path: Path) -> ModuleType:
     try:
         # From its source alone, as a script: bytecode is matched to a source by second and size, so that after two edits within a
         # second the older code would run under the digest of the newer.
-        exec(compile(path.read_bytes(), str(path), "exec"), vars(module))
+        exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), vars(module))
     except (Exception, SystemExit) as error:  # a script that parses arguments or ends itself when it is imported
         del sys.modules[name]
         relative = isinstance(error, ImportError) and "relative import" in str(error)

@@ -16,11 +16,15 @@ KNOWN = {
     # an unpickler of arrays that refuses every name but numpy's stand-ins
     ("clients/data/files/array_files.py", "import pickle"),
     # the name of an error, for a message
-    ("clients/models/library.py", "import pickle"),
+    ("clients/models/pretrained.py", "import pickle"),
     # code that a person named; on a deployed node, that its operator listed
     ("clients/process/own_code.py", IMPORT),
+    ("clients/process/own_code.py", "compile"),
+    ("clients/process/own_code.py", "exec"),
     # functions for external apps, by constant names
     ("clients/__init__.py", IMPORT),
+    # the exports of the package itself
+    ("defenses/__init__.py", IMPORT),
     # a module of our own, which the parent process names
     ("clients/process/trial_process.py", IMPORT),
     # modules of Ray and of Opacus, by constant names
