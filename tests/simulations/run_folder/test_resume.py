@@ -122,7 +122,7 @@ def test_epsilon_grows_over_rounds_and_survives_the_kill(unbroken: Callable[[str
     rows = unbroken("federated")
     spent, probed = ([r["value"] for r in rows if r["metric"] == name] for name in ("epsilon", "epsilon-with-probes"))
     assert (len(spent), spent[-1] <= 8.0) == (3, True)
-    # Drawn up at the probes of round 1, after the last round of training, and at the probes on the final model: each of them spends.
+    # Drawn up at the probes of round 1, after the last round, and at the probes on the final model: each of them spends.
     assert len(probed) == 3
     for values in (spent, probed):
         assert values == sorted(set(values))
