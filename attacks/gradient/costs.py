@@ -1,4 +1,4 @@
-"""How far a dummy gradient is from the observed one: what a gradient inversion minimises, before any prior."""
+"""How far a dummy gradient is from the observed one: what a gradient inversion minimises, before any prior; gradients in factors."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -132,3 +132,45 @@ COSTS = {
     "l1": Cost(absolute_distance, closed_form=_absolute),
 }
 """By the name that ``GradientInversion.cost`` gives them."""
+
+
+@dataclass
+class GradientFactors:
+    """The gradient of a linear layer's weight, O x I, in factors: outer products of what enters and what is sent back.
+
+    Attributes:
+        rows: (T, r, I), what entered, r rows of each trial; of several calls one after the other.
+        outputs: Of each call, without bias: the loss is differentiated by them.
+        back: (T, r, O), that derivative.
+    """
+
+    rows: Tensor
+    outputs: list[Tensor]
+    back: Tensor | None = None
+
+    def products(self, target: Tensor) -> tuple[Tensor, Tensor]:
+        """<gradient, target> and |gradient|^2 (T,), for targets (T, O, I)."""
+        assert self.back is not None
+        products = (self.rows @ target.mT * self.back).sum((1, 2))
+        return products, ((self.rows @ self.rows.mT) * (self.back @ self.back.mT)).sum((1, 2))
+
+    def squared_distance(self, target: Tensor) -> Tensor:
+        """|gradient - target|^2 (T,), of a difference that is formed for this alone."""
+        assert self.back is not None
+        return torch.baddbmm(target, self.back.mT, self.rows, beta=-1).square().sum((1, 2))
+
+
+@dataclass(frozen=True)
+class Move:
+    """A change of a linear layer's weight, u target + v gradient, that is never formed; u and v are (T, 1, 1)."""
+
+    target: Tensor
+    of_target: Tensor
+    gradient: GradientFactors
+    of_gradient: Tensor
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """What it adds to the layer's output for rows (T, b, I)."""
+        assert self.gradient.back is not None
+        along = rows @ self.gradient.rows.mT @ self.gradient.back
+        return self.of_target * (rows @ self.target.mT) + self.of_gradient * along

@@ -13,11 +13,11 @@ from torch import Tensor
 from torch.func import grad_and_value, vmap
 from torch.overrides import TorchFunctionMode
 
-from attacks.gradient.costs import dots
+from attacks.gradient.costs import GradientFactors, Move, dots
 from attacks.gradient.trial_gradients.batch_statistics import StatisticsPrior, plausible
 from attacks.gradient.trial_gradients.matching import GradientMatching, Statistics
 from attacks.gradient.trial_gradients.memory import is_out_of_memory
-from attacks.gradient.trial_gradients.trial_layers import GradientFactors, Move, TrialNetwork, expanded
+from attacks.gradient.trial_gradients.trial_layers import TrialNetwork, expanded
 from attacks.observations import AttackError
 from defenses.module_calls import Call, calls_of
 from defenses.tensors import Update
