@@ -1,4 +1,4 @@
-"""How far a dummy gradient is from the observed one: what a gradient inversion minimises, before any prior; gradients in factors."""
+"""How far a dummy gradient is from the observed one, before any prior: what an inversion minimises; gradients in factors."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
