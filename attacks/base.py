@@ -148,6 +148,11 @@ class Attack(Generic[Observation, Guess]):
         return self.profile.needs_auxiliary
 
     @property
+    def lesson(self) -> str:
+        """Name of what ``fit`` learns: of attacks with the same lesson one learns, and the others take its ``learned``."""
+        return repr(self)
+
+    @property
     def needs_learning_rate(self) -> bool:
         """Whether the attack compares lengths of gradients, so that it needs the client's learning rate or an estimate."""
         return False

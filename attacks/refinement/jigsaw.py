@@ -20,26 +20,28 @@ MOST_COSTS = 2**22
 
 
 class Windows(NamedTuple):
-    """M windows, of which no two touch.
+    """M windows, of which no two share an edge.
 
     Attributes:
         pixels: (M, n) int64, counted through all planes; those of windows with fewer than n are padded.
         numbers: (M,) int64, counted through all windows.
         sides: (M, 2) int64: height and width.
+        held: Pixels of each window, (M,) int64.
     """
 
     pixels: Tensor
     numbers: Tensor
     sides: Tensor
-
-    @property
-    def held(self) -> Tensor:
-        """Pixels of each window, (M,)."""
-        return self.sides.prod(1)
+    held: Tensor
 
 
-def windows_of(pieces: Sequence[list[Level]], copies: int, height: int, width: int) -> tuple[list[Windows], list[int]]:
-    """The windows of more than one pixel, of all images with ``copies`` planes each, in groups; and how many each piece has."""
+def windows_of(
+    pieces: Sequence[list[Level]], copies: int, height: int, width: int, *, corners: bool = False
+) -> tuple[list[Windows], list[int]]:
+    """The windows of more than one pixel, of all images with ``copies`` planes each, in groups; and how many each piece has.
+
+    With ``corners`` windows of a group may meet at a corner, so that groups are half as many.
+    """
     groups = defaultdict[tuple[int, ...], list[tuple[Tensor, int, Sequence[int]]]](list)
     position = torch.arange(height * width).view(height, width)
     counts, total, plane = [], 0, 0
@@ -51,13 +53,14 @@ def windows_of(pieces: Sequence[list[Level]], copies: int, height: int, width: i
                     inside = position[row * size : (row + 1) * size, column * size : (column + 1) * size]
                     for copy in range(plane, plane + copies if inside.numel() > 1 else plane):
                         pixels = copy * height * width + inside.flatten()
-                        groups[size, row % 2, column % 2].append((pixels, total, inside.shape))
+                        place = ((row + column) % 2,) if corners else (row % 2, column % 2)
+                        groups[size, *place].append((pixels, total, inside.shape))
                         total += 1
             plane += copies
         counts.append(total - before)
     columns = [zip(*groups[colour], strict=True) for colour in sorted(groups)]
     return [
-        Windows(pad_sequence(list(pixels), batch_first=True), torch.tensor(numbers), torch.tensor(sides))
+        Windows(pad_sequence(list(pixels), batch_first=True), torch.tensor(numbers), own := torch.tensor(sides), own.prod(1))
         for pixels, numbers, sides in columns
     ], counts
 

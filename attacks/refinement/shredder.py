@@ -1,6 +1,7 @@
 """Undoing shuffles inside windows without a learned prior: by annealing of swaps (shredder) or matching of pixels (jigsaw)."""
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -24,10 +25,14 @@ class Rearrangement(Unshuffle):
     Every window keeps its values. An image whose total variation has grown in the end is returned unchanged.
     """
 
+    corners: ClassVar[bool] = False
+    """Whether windows that meet at a corner are rearranged together; see ``windows_of``."""
+
     def _solve(self, pieces: Sequence[Piece]) -> list[tuple[Tensor, Numbers]]:
         channels, height, width = pieces[0].images.shape[1:]
         planes = [piece.images.reshape(-1, height, width) for piece in pieces]
-        groups, counts = windows_of([piece.windows for piece in pieces], channels, height, width)
+        windows = [piece.windows for piece in pieces]
+        groups, counts = windows_of(windows, channels, height, width, corners=self.corners)
         moved, solved = self._rearranged(torch.cat(planes), groups, counts, [p.generator for p in pieces]), []
         for before, after in zip(planes, torch.split(moved, [len(own) for own in planes]), strict=True):
             better = total_variation(after[:, None]) < total_variation(before[:, None])
@@ -48,8 +53,8 @@ class Rearrangement(Unshuffle):
 class Shredder(Rearrangement, effort={"sweeps": "iterations"}, quick={"sweeps": 5}):
     """Undo pixel shuffles in windows by simulated annealing of swaps, which minimises total variation, also across windows.
 
-    One step proposes a swap in every fourth window (no two of them touch, so that their costs do not interact) of every image and
-    channel at once. A swap that adds d to the total variation is kept with probability exp(-d / T); T falls linearly to 0. Images
+    One step proposes a swap in every other window of one size (no two of them share an edge, so that their costs do not interact)
+    of every image and channel at once. A swap that adds d to the total variation is kept with probability exp(-d / T); T falls linearly to 0. Images
     of least variation are flatter than the originals: edges and lines come out as blobs. Li et al. name no algorithm; annealing is
     our choice.
 
@@ -60,6 +65,8 @@ class Shredder(Rearrangement, effort={"sweeps": "iterations"}, quick={"sweeps": 
     source = "the image shredder of Li et al., VisualMixer, NDSS 2024, Sec. V; annealed total variation"
 
     sweeps: Steps = 1000
+
+    corners = True
 
     def card(self) -> dict[str, int | str]:
         """Proposals for each window."""

@@ -53,6 +53,11 @@ class Unshuffle(Refinement, needs_auxiliary=True):
     learned: tuple[WindowInference, ...] = learned_field()
     """Of the windows of the first shuffle in the clients' pipeline; empty without one."""
 
+    @property
+    def lesson(self) -> str:
+        """The windows, whatever is done in them."""
+        return Unshuffle.__name__
+
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Learn to infer the windows of the first shuffle of the clients' pipeline, if any."""
         defenses = knowledge.pipeline.defenses

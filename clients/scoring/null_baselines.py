@@ -87,20 +87,21 @@ def means_of(
     total = torch.zeros(data.card.input_shape, dtype=torch.float64)
     sums: Sums = {}
     apart: list[Sums] = [{} for _ in attacked]
+    inside = [torch.isin(chosen, out) for out in attacked]
     for at, piece in enumerate(chunks(len(chosen), size)):
         positions = chosen[piece]
         images = read(positions, at).double().cpu()
         total += images.sum(0)
         _add_up(sums, images, labels[positions], classes)
-        for own, out in zip(apart, attacked, strict=True):
-            mine = torch.isin(positions, out)
-            _add_up(own, images[mine], labels[positions][mine], set(labels[positions][mine].tolist()))
+        for own, of_own in zip(apart, inside, strict=True):
+            if (mine := of_own[piece]).any():
+                _add_up(own, images[mine], labels[positions][mine])
     return Means(total, len(chosen), sums, apart)
 
 
-def _add_up(sums: Sums, images: Tensor, labels: Tensor, classes: Collection[int]) -> None:
-    """Adds images (n, C, H, W) of labels (n,) to the sums of their classes."""
-    for number in classes:
+def _add_up(sums: Sums, images: Tensor, labels: Tensor, classes: Collection[int] | None = None) -> None:
+    """Adds images (n, C, H, W) of labels (n,) to the sums of their classes; None: of all classes."""
+    for number in set(labels.tolist()) & set(labels.tolist() if classes is None else classes):
         mine = labels == number
         so_far, count = sums.get(number, (torch.zeros(()), 0))
         sums[number] = so_far + images[mine].sum(0), count + int(mine.sum())
@@ -134,11 +135,10 @@ class BlindGuesses:
         )
         self._known = known
         attacked = [truth.positions for truth in known]
-        self._means = (
-            means_of(data, lambda positions, _: data.plain(positions).images, CHUNK, classes, attacked),
-            # 0: unknown, as of an app that names no batch size
-            means_of(data, transformed(data), data.task.plan.batch_size or CHUNK, classes, attacked),
-        )
+        plain = means_of(data, lambda positions, _: data.plain(positions).images, CHUNK, classes, attacked)
+        # 0: unknown, as of an app that names no batch size
+        size = data.task.plan.batch_size or CHUNK
+        self._means = plain, means_of(data, transformed(data), size, classes, attacked) if data.changes_images else plain
 
     def of(self, truth: Probed) -> dict[GuessName, tuple[Reconstruction, Reconstruction]]:
         """Null baseline or scale -> guesses of the original and of the transformed images behind one of the observations.

@@ -187,6 +187,11 @@ class LocalData:
             images=random_crop_and_flip(batch.images, task.plan.crop_padding, task.plan.horizontal_flip, generator),
         )
 
+    @property
+    def changes_images(self) -> bool:
+        """Whether images do not enter the model as they are."""
+        return bool(self.task.plan.augments or self.pipeline.once or self.pipeline.protects_batches)
+
     def enter(self, kept: Batch, key: Key) -> Batch:
         """One protected view of each example that ``kept`` returned, as it enters the model."""
         if self.task.plan.augments:

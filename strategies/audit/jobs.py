@@ -55,9 +55,9 @@ class AttackJob:
 
     @property
     def learned_stages(self) -> list[str]:
-        """Texts of the attacks, and stages of chains, that are fitted to auxiliary data first."""
+        """Lessons of the attacks, and stages of chains, that are fitted to auxiliary data first."""
         stages = (stage for attack in self.attacks for stage in stages_of(attack))
-        return list(dict.fromkeys(repr(stage) for stage in stages if stage.needs_auxiliary))
+        return list(dict.fromkeys(stage.lesson for stage in stages if stage.needs_auxiliary))
 
     @property
     def sample(self) -> tuple[int, ...]:

@@ -146,15 +146,15 @@ def _fitted(stage: AnyAttack, job: AttackJob) -> AnyAttack:
     stage = job.kind.limited(stage, job.observed)
     observed = job.observed if stage.learns_from_defenses else job.kind.undefended(job.observed)
     plan = observed.task.plan
-    key = repr(stage), plan.of_training, job.kind.depends_on(observed)
+    key = stage.lesson, plan.of_training, job.kind.depends_on(observed)
     if key in _learned:
         _learned.move_to_end(key)
     else:
         knowledge = job.kind.knowledge(observed)
-        _learned[key] = place().fit(stage, knowledge, generator_for("attack", plan.seed, repr(stage), "fit"))
+        _learned[key] = place().fit(stage, knowledge, generator_for("attack", plan.seed, stage.lesson, "fit"))
         while len(_learned) > MOST_LEARNED:
             _learned.popitem(last=False)
-    return _learned[key]
+    return _learned[key] if _learned[key] == stage else replace(stage, learned=_learned[key].learned)
 
 
 @functools.lru_cache(maxsize=1)

@@ -156,11 +156,12 @@ def test_a_cold_step_keeps_a_swap_exactly_when_it_lowers_the_variation() -> None
         assert 5 < kept < 55
 
 
-def test_windows_of_one_group_do_not_touch() -> None:
+@pytest.mark.parametrize("corners", [False, True])
+def test_windows_of_one_group_have_no_neighbours_in_each_other(corners: bool) -> None:
     size, side = 4, 16
     windows = [(size, torch.ones(1, side // size, side // size, dtype=torch.bool))]
-    groups, counts = windows_of([windows], 1, side, side)
-    assert counts == [(side // size) ** 2]
+    groups, counts = windows_of([windows], 1, side, side, corners=corners)
+    assert (counts, len(groups)) == ([(side // size) ** 2], 2 if corners else 4)
     for group in groups:
         held = zip(group.pixels, group.held, strict=True)
         cells = [torch.tensor([divmod(int(p), side) for p in row[:count]]) for row, count in held]
