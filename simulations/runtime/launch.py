@@ -205,17 +205,15 @@ def free_port() -> int:
 
 
 def app_folder(scratch: Path, config: Mapping[str, Any]) -> Path:
-    """The Flower app: the checkout, or a copy made in ``scratch`` when fedveil was installed from a wheel.
+    """The Flower app: a copy made in ``scratch``, since Flower looks at every file of a folder, environments included.
 
-    Flower takes no setting that the app's own file does not name, and a scenario of another package has settings of its own: then
-    the copy's file names them, too.
+    Flower takes no setting that the app's own file does not name, and a scenario of another package has settings of its own: the
+    copy's file names them, too.
     """
     checkout = (ROOT / "pyproject.toml").is_file() and (ROOT / "clients" / "app.py").is_file()
     folder, prefix = (ROOT, "") if checkout else (ROOT / "simulations", "app_")
     text = (folder / f"{prefix}pyproject.toml").read_text(encoding="utf-8")
     unnamed = config.keys() - tomllib.loads(text)["tool"]["flwr"]["app"]["config"].keys()
-    if checkout and not unnamed:
-        return ROOT
     app = scratch / "fedveil"
     for package in PACKAGES:
         shutil.copytree(ROOT / package, app / package, ignore=shutil.ignore_patterns("__pycache__"))

@@ -18,24 +18,23 @@ from clients.wire.records import values_of
 from simulations.experiment.experiment import Experiment
 from simulations.runtime import nodes
 from simulations.runtime.guardian import processes_of
-from simulations.runtime.launch import PACKAGES, ROOT, LocalRuntime, app_folder
+from simulations.runtime.launch import BESIDE, PACKAGES, ROOT, LocalRuntime, app_folder
 from strategies.exchange.exchange import Exchange
 from tests.local_grid import LocalGrid
 from tests.simulations.federated.test_federation import experiment
 from tests.simulations.runtime.runtimes import leftovers, marked, wait_until
 
 
-def test_the_checkout_is_the_app_unless_settings_of_another_package_are_named(tmp_path: Path) -> None:
-    """Then it is a copy, as Flower refuses names that the app does not list."""
-    assert app_folder(tmp_path, Experiment.of().to_mapping()) == ROOT
-    assert not list(tmp_path.iterdir())
-    app = app_folder(tmp_path, {"seed": 4, "their-share": 0.5, "their-word": "a 'b'"})
-    assert app.parent == tmp_path
-    assert all((app / package / "__init__.py").is_file() for package in PACKAGES)
-    shipped, copied = (tomllib.loads((one / "pyproject.toml").read_text()) for one in (ROOT, app))
-    ours, theirs = (one["tool"]["flwr"]["app"].pop("config") for one in (shipped, copied))
-    assert theirs == ours | {"their-share": 0.5, "their-word": "a 'b'"}
-    assert copied == shipped
+def test_the_app_is_a_copy_that_names_the_settings_of_other_packages(tmp_path: Path) -> None:
+    """Flower refuses names that the app does not list; and a checkout has environments, of which Flower would read every file."""
+    for own, more in (("plain", {}), ("more", {"their-share": 0.5, "their-word": "a 'b'"})):
+        app = app_folder(tmp_path / own, Experiment.of().to_mapping() | more)
+        assert {path.name for path in app.iterdir()} == {*PACKAGES, *BESIDE, "pyproject.toml"}
+        assert all((app / package / "__init__.py").is_file() for package in PACKAGES)
+        shipped, copied = (tomllib.loads((one / "pyproject.toml").read_text()) for one in (ROOT, app))
+        ours, theirs = (one["tool"]["flwr"]["app"].pop("config") for one in (shipped, copied))
+        assert theirs == ours | more
+        assert copied == shipped
 
 
 def test_rays_workers_start_without_uv_and_no_run_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
