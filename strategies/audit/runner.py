@@ -154,7 +154,8 @@ def _fitted(stage: AnyAttack, job: AttackJob) -> AnyAttack:
         _learned[key] = place().fit(stage, knowledge, generator_for("attack", plan.seed, stage.lesson, "fit"))
         while len(_learned) > MOST_LEARNED:
             _learned.popitem(last=False)
-    return _learned[key] if _learned[key] == stage else replace(stage, learned=_learned[key].learned)
+    known = _learned[key]
+    return known if known == stage else replace(stage, learned=known.learned)  # type: ignore[type-var]
 
 
 @functools.lru_cache(maxsize=1)
