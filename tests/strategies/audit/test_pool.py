@@ -12,10 +12,13 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
-from attacks import LabelInference, Labels, UpdateHistory
+from attacks import LabelInference, Labels, Shredder, UpdateHistory, WindowMean
+from attacks.refinement import unshuffle
+from attacks.refinement.window_inference import learn_windows
 from attacks.spec import parse_attacks
 from clients.federated.client import LocalClient
 from clients.task.local_data import LocalData
+from strategies.audit import runner
 from strategies.audit.jobs import AttackJob
 from strategies.audit.kinds import Observed
 from strategies.audit.pool import AttackPool
@@ -92,6 +95,23 @@ def test_a_history_holds_a_clients_updates_oldest_first(job: AttackJob, monkeypa
 
 
 @pytest.mark.long
+def test_attacks_with_the_same_lesson_learn_once(job: AttackJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    learned = []
+
+    def counted(*given: Any) -> Any:
+        learned.append(learn_windows(*given))
+        return learned[-1]
+
+    monkeypatch.setattr(unshuffle, "learn_windows", counted)
+    task = job.task.but(pipeline="VisualMixer(window_lower=2, window_upper=4)", auxiliary_fraction=0.2)
+    knowing = replace(job, observed=replace(job.observed, task=task))
+    attacks = Shredder(), WindowMean(), Shredder(sweeps=5)
+    stages = [runner._fitted(stage, knowing) for stage in attacks]
+    assert stages == list(attacks)
+    assert len(learned) == 1
+    assert all(stage.learned[0] is learned[0] for stage in stages)
+
+
 def test_worker_processes_give_what_this_process_gives_and_one_that_is_killed_costs_its_job(job: AttackJob) -> None:
     """One worker process for all of it: each takes seconds to start."""
     with closing(AttackPool(workers=1)) as pool:
