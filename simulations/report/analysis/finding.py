@@ -24,10 +24,9 @@ from simulations.report.analysis.verdict import Verdict
 from simulations.report.analysis.windows import WindowCounts, window_counts
 from simulations.report.studies.cell import FOUND, SEEN, Cell
 from simulations.report.studies.intervals import Range
-from simulations.report.studies.left_out import left_out
 from simulations.report.studies.rows import grouped
 from simulations.report.studies.score import Scored
-from simulations.report.studies.study import Study
+from simulations.report.studies.study import Study, left_out
 from simulations.run_folder.rows import Row
 from strategies.audit.threat_card import KnownLabels
 from strategies.external_app.claim import CLAIMED, REPORTED, AppAccuracy, Claim, OfApp

@@ -3,7 +3,7 @@
 import csv
 import io
 import json
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -79,13 +79,8 @@ def read_row_file(path: Path) -> RowFile:
         return RowFile([], notes=notes)
     lines = len(found) + len(notes)
     notes += [f"{path.name}: line {number} is not a row: {of}" for number, of in found if isinstance(of, ValueError)]
-    read = [of for _, of in found if isinstance(of, Row)]
-    fields_of = [tuple(getattr(row, name) for name in NAMES if name != "extra") for row in read]
-    often = Counter(fields_of)
-    extras = (
-        json.dumps(row.extra, sort_keys=True) if often[of] > 1 else "" for row, of in zip(read, fields_of, strict=True)
-    )
-    rows = list(dict(zip(zip(fields_of, extras, strict=True), read, strict=True)).values())
+    read = [of for _, of in found if not isinstance(of, ValueError)]
+    rows = list(dict(read).values())
     repeated, retired = len(read) - len(rows), sum(row.role is Role.NULL_CONTROL for row in rows)
     others = [f"{path.name}: {repeated} rows repeat another row in every field and were left out"] if repeated else []
     if retired:
@@ -93,12 +88,13 @@ def read_row_file(path: Path) -> RowFile:
     return RowFile(rows, lines, notes, others)
 
 
-def _read(data: Any) -> Row | ValueError:
-    """The row of a decoded line, or why there is none."""
+def _read(data: Any) -> tuple[tuple[Any, ...], Row] | ValueError:
+    """The row of a decoded line behind all that it says, or why there is none."""
     try:
-        return _measured(Row.from_json(data))
+        row = _measured(Row.from_json(data))
     except ValueError as error:
         return error
+    return (*(getattr(row, name) for name in NAMES if name != "extra"), json.dumps(row.extra, sort_keys=True)), row
 
 
 def _measured(row: Row) -> Row:
