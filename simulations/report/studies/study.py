@@ -25,8 +25,6 @@ DECIDING = frozenset((*RESULTS, FOUND, SEEN, ATTACK.of()))
 """Scores that a verdict and its status follow from."""
 Place = tuple[str, Role, str, int, ThreatCard]
 """Defence, role, attack, round, and what the threat cards of a cell's rows share."""
-Places = Mapping[int, Mapping[Place, Sequence[Row]]]
-"""Seed -> place of a cell -> its rows of ``DECIDING`` scores."""
 
 
 @dataclass(frozen=True)
@@ -240,12 +238,13 @@ def left_out(study: Study) -> dict[str, Callable[[Cell], Cell | None]]:
     return found
 
 
-def _places(rows: Iterable[Row]) -> Places:
+def _places(rows: Iterable[Row]) -> dict[int, dict[Place, list[Row]]]:
+    """Seed -> place of a cell -> its rows of ``DECIDING`` scores."""
     able = (row for row in rows if row.is_attack and (row.metric, row.reference) in DECIDING)
     return {seed: grouped(of, place_of) for seed, of in grouped(able, lambda row: row.seed).items()}
 
 
-def _same_cell(places: Places, nulls: Nulls, cell: Cell) -> Cell | None:
+def _same_cell(places: Mapping[int, Mapping[Place, Sequence[Row]]], nulls: Nulls, cell: Cell) -> Cell | None:
     """The cell of the same attack on the same messages."""
     place = cell.defense, cell.role, cell.attack, cell.round, cell.card
     rows = [row for of in places.values() for row in of.get(place, ())]
