@@ -40,7 +40,7 @@ from safetensors.torch import save_file
 
 from attacks.spec import ATTACKS
 from clients.models.classifiers import build_model
-from defenses.registry import DEFENSES
+from defenses.base import DEFENSES
 from simulations.run_folder.rows import Row
 from tests.clients.data.table_files import write_census
 

@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from defenses.checks import Per, check_fields, declared_fields, is_number
+from defenses.registry import Registry
 from defenses.tensors import Loss, Numbers, Shape, Update
 
 
@@ -338,3 +339,7 @@ class UpdateDefense(Defense):
     def privacy(self, *states: Mapping[str, Any]) -> Numbers:
         """Total privacy budget ("epsilon", "delta") of the releases recorded in training states; empty without a guarantee."""
         return {}
+
+
+DEFENSES = Registry(Defense, "fedveil.defenses", "defenses.exports")
+"""Defences that the setting ``defenses`` may name."""

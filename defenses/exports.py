@@ -4,6 +4,7 @@ Configuration text may name every concrete class here: ``parse("ATS() | Clip(max
 """
 
 # "X as X" is an export for type checkers (PEP 484).
+from defenses.base import DEFENSES
 from defenses.base import Batch as Batch
 from defenses.base import Defense as Defense
 from defenses.base import DefenseError as DefenseError
@@ -21,7 +22,6 @@ from defenses.images.blur import Downsample as Downsample
 from defenses.images.instahide import InstaHide as InstaHide
 from defenses.images.visual_mixer import VisualMixer as VisualMixer
 from defenses.pipeline import Pipeline as Pipeline
-from defenses.registry import DEFENSES
 from defenses.smashed.delta_autoencoder import DeltaAutoencoder as DeltaAutoencoder
 from defenses.smashed.feature_noise import FeatureDP as FeatureDP
 from defenses.smashed.feature_noise import FeatureNoise as FeatureNoise

@@ -12,8 +12,6 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-from defenses.base import Defense
-
 
 class RegistryError(ValueError):
     """An entry point that offers nothing usable."""
@@ -128,7 +126,3 @@ class Registry(Mapping[str, Callable[..., Any]]):
     def _is_concrete(self, value: Any) -> bool:
         """Whether a class is a dataclass with its own ``__init__``, which bases lack."""
         return inspect.isclass(value) and issubclass(value, self.base) and "__init__" in vars(value)
-
-
-DEFENSES = Registry(Defense, "fedveil.defenses", "defenses.exports")
-"""Defences that the setting ``defenses`` may name."""

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+from defenses.base import DEFENSES
 from defenses.checks import cut
 from defenses.pipeline import Pipeline
-from defenses.registry import DEFENSES
 
 Names = Mapping[str, Callable[..., Any]]
 """Allowed name -> class or function that the name calls."""

@@ -14,7 +14,7 @@ from clients.data.datasets import dataset_names
 from clients.models.classifiers import model_names
 from clients.models.split.split_models import split_model_names
 from clients.wire.schema import Settings, allowed, fields_of
-from defenses.registry import DEFENSES
+from defenses.base import DEFENSES
 from defenses.spec import settings_of
 from simulations.console.terminal import Terminal
 from simulations.experiment.experiment import all_settings, owners, scenarios

@@ -89,13 +89,13 @@ def clustered_interval(shares: Sequence[float], trials: int) -> Estimate:
 @functools.lru_cache(maxsize=4096)
 def exact_interval(successes: float, trials: float, tail: float = (1 - CONFIDENCE) / 2) -> Estimate:
     """The interval of Clopper and Pearson, for numbers that need not be whole; ``tail`` is the error on each side."""
-    from scipy import stats
+    from scipy.special import betaincinv
 
     successes, trials = float(successes), float(trials)  # SciPy cannot take whole numbers beyond 64 bits
     failures = trials - successes
     # binomtest(...).proportion_ci is the same, many times slower: it searches for the roots.
-    low = float(stats.beta.ppf(tail, successes, failures + 1)) if successes else 0.0
-    high = float(stats.beta.ppf(1 - tail, successes + 1, failures)) if failures else 1.0
+    low = float(betaincinv(successes, failures + 1, tail)) if successes else 0.0
+    high = float(betaincinv(successes + 1, failures, 1 - tail)) if failures else 1.0
     return Estimate(successes / trials, low, high)
 
 

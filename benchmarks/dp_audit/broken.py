@@ -7,9 +7,8 @@ from typing import Any
 
 import torch
 
-from defenses.base import Training
+from defenses.base import DEFENSES, Training
 from defenses.random_draws import generator_for
-from defenses.registry import DEFENSES
 from defenses.training.dp_sgd import DPSGD
 
 

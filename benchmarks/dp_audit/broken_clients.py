@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from defenses.base import DEFENSES
 from defenses.random_draws import generator_for
-from defenses.registry import DEFENSES
 from defenses.tensors import Update
 from defenses.updates.client_dp import ClientDP, multiplier_for
 from defenses.updates.clipping import Clip

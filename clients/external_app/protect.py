@@ -8,9 +8,8 @@ from flwr.app import ArrayRecord, Context, Message
 
 from clients.messages.node import Call, draws_from_seed, partition_of
 from clients.wire.records import to_record, to_tensors
-from defenses.base import DefenseError, UpdateDefense
+from defenses.base import DEFENSES, DefenseError, UpdateDefense
 from defenses.random_draws import Key
-from defenses.registry import DEFENSES
 from defenses.spec import parse, parse_statements
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any
 
@@ -126,7 +126,7 @@ class Table:
     summary: str = ""
     unfolded: bool = False
 
-    @property
+    @cached_property
     def shown(self) -> list[Column]:
         """The columns, without optional ones that show nothing."""
         return [col for col in self.columns if not col.optional or any(col.of(row).says for row in self.rows)]

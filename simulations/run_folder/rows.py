@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -17,6 +18,7 @@ from clients.wire.texts import changed
 from defenses.checks import Limit
 from simulations.run_folder.line_files import json_line, kept_lines
 from strategies.audit.threat_card import MOST_VALUE, MOST_WHOLE, ThreatCard, Whole
+from strategies.exchange.columns import OfClients
 
 T = TypeVar("T")
 
@@ -32,7 +34,15 @@ def number_of(value: Any) -> float | None:
 
 Number = Annotated[float | None, BeforeValidator(number_of)]
 Count = Annotated[int, Limit(0, MOST_WHOLE)]
-Card = Annotated[ThreatCard, BeforeValidator(ThreatCard.from_json)]
+
+
+@functools.lru_cache(maxsize=4096)  # rows of one attack share a card
+def _card(text: str) -> ThreatCard:
+    return ThreatCard.from_json(json.loads(text))
+
+
+_TEXT = json.JSONEncoder(default=repr)
+Card = Annotated[ThreatCard, BeforeValidator(lambda data: _card(_TEXT.encode(data)))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +126,11 @@ class Row:
     def read(self, kind: type[T]) -> T:
         """Columns without a field, as a type of them has these; its defaults where there are none, or one is not as it says."""
         return (readable(kind, self.extra) if self.extra else None) or kind()
+
+    @functools.cached_property
+    def of_clients(self) -> OfClients:
+        """What it says of the clients behind it."""
+        return self.read(OfClients)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Row:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -136,6 +137,7 @@ class ThreatCard:
         more = {**self.more, **{name: value for name, value in facts.items() if name not in NOTHING}}
         return replace(self, **known, more={name: value for name, value in more.items() if value is not None})
 
+    @functools.cached_property  # rows share a card
     def lasting(self) -> ThreatCard:
         """The card without what changes by round or metric: the facts that one attack's numbers share.
 
@@ -156,6 +158,10 @@ class ThreatCard:
 
     def to_json(self) -> dict[str, Any]:
         """One flat object of JSON values."""
+        return dict(self._flat)
+
+    @functools.cached_property
+    def _flat(self) -> Mapping[str, Any]:
         known = {name: getattr(self, name) for name, nothing in NOTHING.items() if getattr(self, name) != nothing}
         return {name: changed(value, _plain) for name, value in known.items()} | dict(self.more)
 

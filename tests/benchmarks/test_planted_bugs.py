@@ -13,7 +13,7 @@ import pytest
 from broken_clients import BROKEN_CLIENTS, ShortClientAccount
 
 from clients.flower_private import act_as_task
-from defenses.registry import DEFENSES
+from defenses.base import DEFENSES
 from defenses.smashed.gaussian_mechanism import gaussian_epsilon
 from defenses.updates.client_dp import ClientDP
 

@@ -5,9 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from defenses.base import Defense
+from defenses.base import DEFENSES, Defense
 from defenses.pipeline import Pipeline
-from defenses.registry import DEFENSES
 
 
 def registered(classes: Mapping[str, Callable[..., Any]]) -> dict[str, Any]:

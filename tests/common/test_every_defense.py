@@ -29,9 +29,9 @@ from defenses import (
     TrainingDefense,
     UpdateDefense,
 )
+from defenses.base import DEFENSES
 from defenses.fitting import version_of
 from defenses.random_draws import generator_for
-from defenses.registry import DEFENSES
 from defenses.spec import parse, settings_of
 from defenses.tensors import Update
 from tests.common.any_attack import registered

@@ -10,10 +10,9 @@ import pytest
 import torch
 
 from attacks.spec import ATTACKS
-from defenses.base import Defense, DefenseError, EdgeTrainingDefense, SmashedDefense, TrainingDefense
+from defenses.base import DEFENSES, Defense, DefenseError, EdgeTrainingDefense, SmashedDefense, TrainingDefense
 from defenses.checks import declared_fields
 from defenses.random_draws import generator_for
-from defenses.registry import DEFENSES
 from tests.bounded import bounded
 from tests.common.any_attack import registered
 from tests.common.test_every_defense import a_training, outcome, train

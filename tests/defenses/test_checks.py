@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from attacks.spec import ATTACKS
-from defenses.registry import DEFENSES
+from defenses.base import DEFENSES
 from defenses.spec import settings_of
 from tests.common.any_attack import registered
 from tests.common.test_extreme_values import allowed

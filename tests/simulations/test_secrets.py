@@ -25,11 +25,10 @@ from clients.flower_private import from_wire, to_wire
 from clients.split import training as split_training
 from clients.task.local_data import protected_share
 from clients.wire.records import values_of
-from defenses.base import Defense, DefenseError
+from defenses.base import DEFENSES, Defense, DefenseError
 from defenses.fitting import FittedDefense
 from defenses.pipeline import Pipeline
 from defenses.random_draws import generator_for
-from defenses.registry import DEFENSES
 from simulations import server_app
 from simulations.experiment.experiment import Experiment
 from simulations.server_app import run_experiment

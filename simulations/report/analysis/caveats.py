@@ -1,6 +1,6 @@
 """What a reader must know of a defence's results, each a short clause; and which attacks know the defence."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from attacks.metrics.metric import CELLS, FAMILIES, IMAGES, LEAST_IMAGES, MEMBERSHIP
@@ -12,7 +12,6 @@ from simulations.report.studies.messages import MessageSize
 from simulations.report.studies.plain import plain_words
 from simulations.report.studies.score import PARTLY_FAILED
 from simulations.report.studies.stages import names_of
-from simulations.report.studies.study import Study, same_cell
 from simulations.run_folder.rows import Row
 from strategies.audit.threat_card import KEPT_STATISTICS, Strength
 
@@ -108,13 +107,13 @@ def message_caveats(
     message: Message,
     judged: Sequence[Message],
     known: DefenseFacts,
-    without: Mapping[str, Study],
+    without: Mapping[str, Callable[[Cell], Cell | None]],
     plain: Cell | None,
     rows: Sequence[Row],
 ) -> Iterator[str]:
     """Caveats on one kind and size of message, among all that were ``judged`` of a defence.
 
-    ``without`` are studies without one client, and ``plain`` is the strongest attack on such messages without a defence.
+    ``without`` gives cells without one client, and ``plain`` is the strongest attack on such messages without a defence.
     """
     yield from _doubts(message)
     yield from once_per_update(message.cell)
@@ -161,12 +160,12 @@ def _doubts(message: Message) -> Iterator[str]:
     yield from cell.card.caveats
 
 
-def _hangs_on(message: Message, without: Mapping[str, Study]) -> Iterator[str]:
+def _hangs_on(message: Message, without: Mapping[str, Callable[[Cell], Cell | None]]) -> Iterator[str]:
     """The clients without one of which the verdict would be another."""
     changed = [
         f"without {name} it is {other.verdict}"
-        for name, study in without.items()
-        for other in judge(list(filter(None, (same_cell(cell, study) for cell in message.cells))))
+        for name, of in without.items()
+        for other in judge(list(filter(None, map(of, message.cells))))
         if other.verdict is not message.verdict
     ]
     if changed:

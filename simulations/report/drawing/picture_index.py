@@ -72,7 +72,7 @@ def read_index(directory: Path) -> tuple[list[Picture], list[str]]:
     path = directory / "pictures" / "index.jsonl"
     if not path.exists():
         return [], []
-    lines, notes = read_lines(path)
+    lines, notes = read_lines(path, lambda line: line)
     pictures = []
     for number, data in lines:
         if isinstance(data, dict) and isinstance(data.get("file"), str) and isinstance(data.get("kind"), str):

@@ -1,8 +1,12 @@
 """Comparisons for scores: null baselines, and the rate at which members are named."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
+
+import numpy as np
 
 from attacks.metrics.guesses import MEMBERSHIP_AUC, MEMBERSHIP_TPR
 from attacks.metrics.images import RECOGNITION
@@ -13,6 +17,8 @@ from simulations.run_folder.rows import Row
 Audit = tuple[Any, ...]
 """(experiment, scenario, dataset, model, cut, seed, round, observation, clients of a sum): what score and null share."""
 
+MOST_TERMS = 10**6
+"""Terms of a tail, from its largest: all of them for up to a hundred million records."""
 T = TypeVar("T")
 
 
@@ -40,13 +46,25 @@ class Nulls:
 
     def __init__(self, rows: Iterable[Row], *, scales: bool = False) -> None:
         role = Role.SCALE if scales else Role.NULL_BASELINE
-        able = (row for row in rows if row.role is role and row.value is not None)
-        self._of_defense = grouped(able, lambda row: (*_scored(row), row.defense))
+        self._by_seed = {
+            seed: grouped(
+                (row for row in of if row.role is role and row.value is not None),
+                lambda row: (*_scored(row), row.defense),
+            )
+            for seed, of in grouped(rows, lambda row: row.seed).items()
+        }
+
+    def over(self, other: Nulls) -> Nulls:
+        """These, and those of the other's seeds that have no row here."""
+        both = Nulls(())
+        both._by_seed = other._by_seed | self._by_seed
+        return both
 
     def of(self, row: Row) -> dict[str, float]:
         """Name -> mean of every null baseline with the row's metric and reference."""
         # Clients hold the same images whatever the defence, so the undefended run's baselines serve for all.
-        own, plain = (self._of_defense.get((*_scored(row), of), ()) for of in (row.defense, ""))
+        known, scored = self._by_seed.get(row.seed, {}), _scored(row)
+        own, plain = (known.get((*scored, of), ()) for of in (row.defense, ""))
         return {r.attack: r.value for r in closest(row, own or plain, lambda r: r) if r.value is not None}
 
     def best(self, row: Row) -> tuple[str, float] | None:
@@ -75,11 +93,20 @@ def names_members(row: Row) -> bool:
     interval takes the threshold as given. It alone would be no test: with 446 members and 137 others its lower end lies above 1 %
     in 23 % of the runs without any leak.
     """
-    from scipy.stats import hypergeom
-
-    members, others = row.card.members, row.card.others
-    if row.metric != MEMBERSHIP_TPR.name or row.status == "failed" or row.value is None or not members or not others:
+    members, others = row.card.members or 0, row.card.others or 0
+    if row.metric != MEMBERSHIP_TPR.name or row.status == "failed" or row.value is None or min(members, others) < 1:
         return False
     count, allowed = round(row.value * members), math.floor(others / 100 + 1e-9)
     # As many members or more stand before non-member number allowed + 1: at most ``allowed`` others among the first records.
-    return count > 0 and bool(hypergeom.cdf(allowed, members + others, others, count + allowed) <= 0.025)
+    return count > 0 and _at_most(allowed, count + allowed, members, others) <= 0.025
+
+
+def _at_most(most: int, drawn: int, members: int, others: int) -> float:
+    """Probability of at most ``most`` others among ``drawn`` records: a hypergeometric tail; importing SciPy's takes a second."""
+    from scipy.special import gammaln
+
+    def ways(of: int, taken: Any) -> Any:
+        return gammaln(of + 1) - gammaln(taken + 1) - gammaln(of - taken + 1)
+
+    taken = np.arange(max(0, drawn - members, most - MOST_TERMS), min(most, others) + 1)
+    return float(np.exp(ways(others, taken) + ways(members, drawn - taken) - ways(members + others, drawn)).sum())

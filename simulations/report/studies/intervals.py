@@ -37,9 +37,9 @@ def by_chance(hits: int, images: int, chance: float) -> float:
     Such a guess finds one image of a message independently of the others or rather instead of them, so that it is no larger for
     images of one message.
     """
-    from scipy.stats import binom
+    from scipy.special import betainc
 
-    return float(binom.sf(hits - 1, images, chance))
+    return float(betainc(hits, images - hits + 1, chance)) if hits > 0 else 1.0
 
 
 def interval(values: Sequence[float]) -> Range:
@@ -65,7 +65,7 @@ def in_messages(counts: Sequence[Count]) -> tuple[float, float | None, float | N
     Source: Korn and Graubard, "Confidence intervals for proportions with small expected number of positive counts estimated from
     survey data", Survey Methodology 24, 1998.
     """
-    from scipy.stats import beta
+    from scipy.special import betaincinv
 
     hits, images = _sum(counts)
     if images == len(counts):
@@ -77,8 +77,8 @@ def in_messages(counts: Sequence[Count]) -> tuple[float, float | None, float | N
     design = max(1.0, _between(counts, share) * images**2 / expected) if expected else 1.0
     few = (_quantile(images - 1) / _quantile(len(counts) - 1)) ** 2
     k, n = hits / design * few, images / design * few
-    low = float(beta.ppf(0.025, k, n - k + 1)) if hits else 0.0
-    return share, low, float(beta.ppf(0.975, k + 1, n - k)) if hits < images else 1.0
+    low = float(betaincinv(k, n - k + 1, 0.025)) if hits else 0.0
+    return share, low, float(betaincinv(k + 1, n - k, 0.975)) if hits < images else 1.0
 
 
 def paired(messages: Sequence[tuple[int, int, int]]) -> Change:
@@ -101,10 +101,11 @@ def paired_images(gained: int, lost: int, n: int) -> Change:
     Source: Bonett and Price, "Adjusted Wald confidence interval for a difference of binomial proportions based on paired data",
     Journal of Educational and Behavioral Statistics 2012, Eq. 8: one discordant pair is added in each direction.
     """
-    from scipy.stats import binomtest
+    from scipy.special import betainc
 
     middle, half = (gained - lost) / (n + 2), Z * math.sqrt(_paired_variance(gained, lost, n))
-    p = float(binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0
+    more, less = max(gained, lost), min(gained, lost)
+    p = min(1.0, 2 * float(betainc(more, less + 1, 0.5))) if more else 1.0
     return Change((gained - lost) / n, max(middle - half, -1.0), min(middle + half, 1.0), p)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from simulations.report.studies.intervals import Count
@@ -12,7 +12,6 @@ from simulations.report.text import count
 from simulations.run_folder.rows import Row
 from strategies.audit.kinds import kinds
 from strategies.audit.threat_card import ThreatCard
-from strategies.exchange.columns import OfClients
 
 Image = tuple[int, str]
 """Seed, client and place of an attacked image."""
@@ -54,26 +53,27 @@ def each_image(rows: Iterable[Row]) -> dict[Image, tuple[str, int]]:
     """Each image -> the message that it was in, and 1 where it is found; empty where a row does not say."""
     hits, images = dict[Image, tuple[str, int]](), 0
     for row in rows:
-        told = row.read(OfClients)
+        told = row.of_clients
         if not len(told.each) == len(told.each_of) == row.n:
             return {}
         images += row.n
         hits |= {
-            (row.seed, str(list(place))): (f"{row.seed} {_message(row, *place)}", int(hit == 1))
-            for hit, place in zip(told.each, told.each_of, strict=True)
+            (row.seed, str(list(place))): (f"{row.seed} {message}", int(hit == 1))
+            for hit, place, message in zip(told.each, told.each_of, _messages(row, told.each_of), strict=True)
         }
     return hits if len(hits) == images else {}
 
 
-def _message(row: Row, client: int, place: int) -> str:
-    """The message of a client's image: of its round there is one, and probes are numbered by their images.
+def _messages(row: Row, images: Sequence[tuple[int, int]]) -> list[str]:
+    """The message of each image by client and place: of a round there is one, and probes are numbered by their images.
 
     Smashed data, queries and uploads keep the rows of images, so that each image is one message.
     """
     kind = next((known for known in kinds().values() if known.title == row.card.observation), None)
-    if not row.card.images or (kind and kind.paired):
-        return f"{[client, place]}"
-    number = place // row.card.images
+    size = row.card.images
+    if not size or (kind and kind.paired):
+        return [f"{list(image)}" for image in images]
     if kind and kind.pooled:
-        return str(number)
-    return f"{client} {number if kind is None or kind.chosen else 0}"
+        return [str(place // size) for _, place in images]
+    chosen = kind is None or kind.chosen
+    return [f"{client} {place // size if chosen else 0}" for client, place in images]

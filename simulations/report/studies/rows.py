@@ -13,7 +13,7 @@ from attacks.metrics.names import Role
 from attacks.metrics.registry import metric_of
 from simulations.report.text import count
 from simulations.run_folder.line_files import read_json_lines
-from simulations.run_folder.rows import Row
+from simulations.run_folder.rows import NAMES, Row
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 """Beginnings of a cell that a spreadsheet computes, or passes over to find such a one."""
@@ -29,13 +29,13 @@ def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list
     return groups
 
 
-def read_lines(path: Path) -> tuple[list[tuple[int, Any]], list[str]]:
-    """Decoded lines of a JSON-lines file with their numbers, none of a missing one, and notes on lines that were left out."""
+def read_lines(path: Path, read: Callable[[Any], Item]) -> tuple[list[tuple[int, Item]], list[str]]:
+    """What ``read`` makes of a file's decoded lines, with their numbers, nothing of a missing one; and notes on lines left out."""
     if not path.exists():
         return [], [f"{path.name} is missing"]
     if not path.is_file():
         return [], [f"{path.name} is no file"]
-    lines, damaged = read_json_lines(path, lambda value: value, replace=True)
+    lines, damaged = read_json_lines(path, read, replace=True)
     notes = [
         f"{path.name}: {'the last line is cut off and was left out' if lost.last else f'line {lost.line} is not JSON'}"
         for lost in damaged
@@ -74,25 +74,27 @@ def read_rows(path: Path) -> tuple[list[Row], list[str]]:
 
 def read_row_file(path: Path) -> RowFile:
     """Read a file of rows; no content of the file makes it fail."""
-    decoded, notes = read_lines(path)
+    found, notes = read_lines(path, _read)
     if not path.is_file():
         return RowFile([], notes=notes)
-    lines = len(decoded) + len(notes)
-    rows: dict[str, Row] = {}
-    read = 0
-    for number, data in decoded:
-        try:
-            row = _measured(Row.from_json(data))
-        except ValueError as error:
-            notes.append(f"{path.name}: line {number} is not a row: {error}")
-            continue
-        read += 1
-        rows[json.dumps(data, sort_keys=True)] = row
-    repeated, retired = read - len(rows), sum(row.role is Role.NULL_CONTROL for row in rows.values())
+    lines = len(found) + len(notes)
+    notes += [f"{path.name}: line {number} is not a row: {of}" for number, of in found if isinstance(of, ValueError)]
+    read = [of for _, of in found if not isinstance(of, ValueError)]
+    rows = list(dict(read).values())
+    repeated, retired = len(read) - len(rows), sum(row.role is Role.NULL_CONTROL for row in rows)
     others = [f"{path.name}: {repeated} rows repeat another row in every field and were left out"] if repeated else []
     if retired:
         others.append(f"{path.name}: {count(retired, 'row')} of null controls, which earlier versions had: not shown")
-    return RowFile(list(rows.values()), lines, notes, others)
+    return RowFile(rows, lines, notes, others)
+
+
+def _read(data: Any) -> tuple[tuple[Any, ...], Row] | ValueError:
+    """The row of a decoded line behind all that it says, or why there is none."""
+    try:
+        row = _measured(Row.from_json(data))
+    except ValueError as error:
+        return error
+    return (*(getattr(row, name) for name in NAMES if name != "extra"), json.dumps(row.extra, sort_keys=True)), row
 
 
 def _measured(row: Row) -> Row:
@@ -107,18 +109,18 @@ def _measured(row: Row) -> Row:
 def to_csv(rows: Sequence[Row]) -> str:
     """All rows as one table: threat cards as columns ``card.NAME``, unknown fields last, without ROC curves."""
     names = [spec.name for spec in fields(Row) if spec.name not in {"card", "extra"}]
-    cards = [row.card.to_json() for row in rows]
-    keys = sorted({key for card in cards for key in card})
+    cards = {id(row.card): row.card.to_json() for row in rows}  # rows share cards
+    keys = sorted({key for card in cards.values() for key in card})
     # A curve of a hundred points is no cell of a table; rows.jsonl has it.
     extras = sorted({key for row in rows for key in row.extra} - {"roc", "without_client"})
     text = io.StringIO()
     # All texts are quoted: a message may hold a carriage return, which ends a line for many readers.
     writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
     writer.writerow(map(_cell, [*names, *(f"card.{key}" for key in keys), *extras]))
-    for row, card in zip(rows, cards, strict=True):
-        cells = [getattr(row, name) for name in names]
-        cells += [card.get(key) for key in keys] + [row.extra.get(key) for key in extras]
-        writer.writerow(map(_cell, cells))
+    of_card = {at: [_cell(card.get(key)) for key in keys] for at, card in cards.items()}
+    for row in rows:
+        cells = (_cell(getattr(row, name)) for name in names)
+        writer.writerow([*cells, *of_card[id(row.card)], *(_cell(row.extra.get(key)) for key in extras)])
     return text.getvalue()
 
 

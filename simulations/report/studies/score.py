@@ -14,7 +14,6 @@ from simulations.report.studies.rows import grouped
 from simulations.report.text import within
 from simulations.run_folder.rows import Row
 from strategies.audit.score_rows import worst_of
-from strategies.exchange.columns import OfClients
 
 PARTLY_FAILED = "partly failed"
 """Status of a score that some seeds or clients could not give."""
@@ -64,14 +63,14 @@ class Score:
         return within(self.low, self.high, show)
 
 
-def merge(rows: Sequence[Row]) -> Score:
-    """The score of rows of one metric; rows of the same seed (clients) are averaged first."""
+def merge(rows: Sequence[Row], *, ends: bool = True) -> Score:
+    """The score of rows of one metric, without ``ends`` without its interval; rows of one seed (clients) are averaged first."""
     metric = metric_of(rows[0].metric)
     used = [row for row in rows if row.value is not None and row.status != "failed"]
     by_seed = grouped(used, lambda row: row.seed)
     means = {seed: _combine(metric, [_value(metric, row) for row in by_seed[seed]]) for seed in sorted(by_seed)}
     failed = any(row.status == "failed" for row in rows)
-    mean, low, high, messages = _estimate(metric, list(means.values()), used)
+    mean, low, high, messages = _estimate(metric, list(means.values()), used if ends else ())
     return Score(
         mean=mean,
         low=low,
@@ -90,7 +89,7 @@ def _estimate(
     metric: Metric, means: Sequence[float], rows: Sequence[Row]
 ) -> tuple[float | None, float | None, float | None, int | None]:
     """Mean of the seeds' means, its interval, and the number of messages where images share them."""
-    if not means or metric.values is Values.BOUND:
+    if not means or not rows or metric.values is Values.BOUND:
         return (_combine(metric, means) if means else None), None, None, None
     if metric.over_seeds is OverSeeds.EXACT or (metric.interval is Interval.EXACT and len(means) == 1):
         messages = by_message(each_image(rows).values())
@@ -120,7 +119,7 @@ def exact(rows: Sequence[Row]) -> tuple[float, float, float] | None:
 
 def attacked(row: Row) -> int:
     """The examples behind a row, with those whose client sent no usable score; these count for half of the others at most."""
-    return row.n + max(0, min(row.read(OfClients).unscored, row.n // 2))
+    return row.n + max(0, min(row.of_clients.unscored, row.n // 2))
 
 
 def same_images(row: Row) -> bool:

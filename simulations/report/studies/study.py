@@ -1,27 +1,30 @@
 """Rows grouped for the report: studies, which hold cells."""
 
-import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
+from attacks.metrics.costs import ATTACK
 from attacks.metrics.guesses import MEMBERSHIP_AUC
 from attacks.metrics.metric import IMAGES
 from attacks.metrics.names import Role
 from attacks.metrics.training import EPSILON_ALL_CUTS, TEST_ACCURACY
 from simulations.report.studies.baselines import Nulls, leaks, names_members
-from simulations.report.studies.cell import FOUND, SEEN, Cell
+from simulations.report.studies.cell import FOUND, RESULTS, SEEN, Cell
 from simulations.report.studies.control import Control, class_attacks, controls, decides, significance, validate
 from simulations.report.studies.messages import each_image
 from simulations.report.studies.rows import grouped
 from simulations.report.studies.score import Score, merge
-from simulations.run_folder.rows import Row
+from simulations.run_folder.rows import NAMES, Row
 from strategies.audit.threat_card import OWN_SECRET, ThreatCard
-from strategies.exchange.columns import OfClients
 
 JUDGED = ("not-validated", "under-powered")
 """Statuses that ``validate`` gives, and gives again."""
+DECIDING = frozenset((*RESULTS, FOUND, SEEN, ATTACK.of()))
+"""Scores that a verdict and its status follow from."""
+Place = tuple[str, Role, str, int, ThreatCard]
+"""Defence, role, attack, round, and what the threat cards of a cell's rows share."""
 
 
 @dataclass(frozen=True)
@@ -91,8 +94,7 @@ class Study:
     def compared(self, rows: Sequence[Row], beside: Sequence[Row]) -> tuple[Cell, ...]:
         """Cells of rows; those ``beside`` hold what they are compared with."""
         against = Nulls(beside), Nulls(beside, scales=True)
-        groups = grouped(rows, lambda row: (row.defense, row.role, row.attack, row.round, row.card.lasting()))
-        cells = [_cell(key, of, *against) for key, of in groups.items()]
+        cells = [cell_of(place, of, *against) for place, of in grouped(rows, place_of).items()]
         attacks = {text: at for at, text in enumerate(dict.fromkeys(row.attack for row in rows))}
         pipelines = {text: at for at, text in enumerate(self.pipelines)}
         return tuple(sorted(cells, key=lambda c: (pipelines[c.defense], c.round, attacks[c.attack])))
@@ -160,27 +162,32 @@ class Study:
         return grouped(of_training, lambda row: (row.defense, row.metric, row.reference))
 
 
-def _cell(place: tuple[str, Role, str, int, ThreatCard], rows: Sequence[Row], nulls: Nulls, scales: Nulls) -> Cell:
-    """The cell of (defence, role, attack, round, what the threat cards share)."""
+def place_of(row: Row) -> Place:
+    """The place of a row's cell."""
+    return row.defense, row.role, row.attack, row.round, row.card.lasting
+
+
+def cell_of(place: Place, rows: Sequence[Row], nulls: Nulls, scales: Nulls | None) -> Cell:
+    """The cell of rows of one place; with None for scales without these, intervals and images, which no verdict follows from."""
     groups = grouped(rows, lambda row: (row.metric, row.reference))
     looked = {of: groups.get(of, []) for of in (FOUND, SEEN)}
     tested = {row.seed: row.card.members for row in groups.get(MEMBERSHIP_AUC.of(), ()) if row.card.members is not None}
     return Cell(
         *place,
-        {key: merge(of) for key, of in groups.items()},
+        {key: merge(of, ends=scales is not None) for key, of in groups.items()},
         null_scores={key: mean_each(nulls.of(row) for row in of) for key, of in groups.items()},
         leaking=frozenset(
             (r.metric, r.reference) for r in rows if names_members(r) or (decides(r) and leaks(r, nulls.best(r)))
         ),
         chances={of: significance(own) for of, own in looked.items()},
-        each={of: each_image(own) for of, own in looked.items()},
+        each={of: each_image(own) for of, own in looked.items()} if scales else {},
         # A node keeps to itself which images a round used: equal places may be other images.
         comparable=all(row.card.randomness != OWN_SECRET for row in rows),
         chance=max((row.card.chance for row in looked[FOUND] if row.card.chance is not None), default=None),
         members=sum(tested.values()) if tested else None,
         final=any(row.final for row in rows),
-        scales=mean_each(scales.of(row) for row in groups.get(IMAGES.decides, [])),
-        clients=min((count for row in rows if (count := row.read(OfClients).clients) is not None), default=None),
+        scales=mean_each(scales.of(row) for row in groups.get(IMAGES.decides, [])) if scales else {},
+        clients=min((count for row in rows if (count := row.of_clients.clients) is not None), default=None),
     )
 
 
@@ -212,26 +219,41 @@ def _study(name: tuple[str, str, str, str, str], every: Sequence[Row], order: Se
     return Study(name, own, tuple(pipelines), active, tuple(row for row in of if row.card.clients is not None))
 
 
-def left_out(study: Study) -> dict[str, Study]:
-    """Name of a client -> the study with the other clients' scores in its place: a verdict that changes hangs on that client."""
-    clients = dict.fromkeys((row.seed, client) for row in study.rows for client in row.read(OfClients).without_client)
-    seeds = len({seed for seed, _ in clients}) > 1
-    return {
-        f"client {client}{f' of seed {seed}' if seeds else ''}": replace(
-            study, rows=tuple(validate([_without(row, seed, client) for row in study.rows]))
-        )
-        for seed, client in clients
-    }
+def left_out(study: Study) -> dict[str, Callable[[Cell], Cell | None]]:
+    """Name of a client -> a cell of the study -> the same without the client, with ``DECIDING`` scores alone."""
+    rows = [replace(row, status="ok") if row.status in JUDGED else row for row in study.rows]
+    clients = dict.fromkeys((row.seed, client) for row in rows for client in row.of_clients.without_client)
+    if not clients:
+        return {}
+    several = len({seed for seed, _ in clients}) > 1
+    # Controls are of one seed, but for those of class representatives, and of defences of what the server sees itself.
+    whole = bool(study.class_attacks) or any(row.card.undefended for row in rows)
+    by_seed, every = grouped(rows, lambda row: row.seed), validate(rows)
+    places, nulls = _places(every), Nulls(every)
+    found = dict[str, Callable[[Cell], Cell | None]]()
+    for seed, client in clients:
+        among = [_without(row, seed, client) for row in (rows if whole else by_seed[seed])]
+        name = f"client {client}{f' of seed {seed}' if several else ''}"
+        found[name] = partial(_same_cell, {**places, **_places(validate(among))}, Nulls(among).over(nulls))
+    return found
 
 
-def same_cell(cell: Cell, study: Study) -> Cell | None:
-    """The cell of another study that is of the same attack on the same messages."""
-    key = (cell.defense, cell.role, cell.attack, cell.round, cell.card)
-    return next((one for one in study.cells if (one.defense, one.role, one.attack, one.round, one.card) == key), None)
+def _places(rows: Iterable[Row]) -> dict[int, dict[Place, list[Row]]]:
+    """Seed -> place of a cell -> its rows of ``DECIDING`` scores."""
+    able = (row for row in rows if row.is_attack and (row.metric, row.reference) in DECIDING)
+    return {seed: grouped(of, place_of) for seed, of in grouped(able, lambda row: row.seed).items()}
+
+
+def _same_cell(places: Mapping[int, Mapping[Place, Sequence[Row]]], nulls: Nulls, cell: Cell) -> Cell | None:
+    """The cell of the same attack on the same messages."""
+    place = cell.defense, cell.role, cell.attack, cell.round, cell.card
+    rows = [row for of in places.values() for row in of.get(place, ())]
+    return cell_of(place, rows, nulls, None) if rows else None
 
 
 def _without(row: Row, seed: int, client: str) -> Row:
-    row = replace(row, status="ok") if row.status in JUDGED else row
-    changed = row.read(OfClients).without_client.get(client, {}) if row.seed == seed else {}
-    card = row.card.to_json() | changed.get("card", {})
-    return Row.from_json({**json.loads(row.line), **changed, "card": card}) if changed else row
+    changed = row.of_clients.without_client.get(client, {}) if row.seed == seed else {}
+    if not changed:
+        return row
+    known = {name: getattr(row, name) for name in NAMES if name != "extra"}
+    return Row.from_json({**known, **row.extra, **changed, "card": row.card.to_json() | changed.get("card", {})})

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import simulations
+from defenses.base import DEFENSES
 from defenses.neighbours import ADD_OR_REMOVE, REPLACE_ONE
-from defenses.registry import DEFENSES
 from defenses.smashed.gaussian_mechanism import gaussian_epsilon
 from defenses.spec import parse
 from simulations.report.analysis.budget import REFUTED

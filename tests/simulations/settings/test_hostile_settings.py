@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from attacks.spec import ATTACKS, parse_attacks
-from defenses.registry import DEFENSES
+from defenses.base import DEFENSES
 from defenses.spec import parse_pipelines, read_files, settings_of
 from simulations.console.command_line import parse_seeds, read_toml, value_of
 from simulations.experiment.experiment import Experiment, all_settings

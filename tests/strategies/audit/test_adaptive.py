@@ -6,7 +6,7 @@ import pytest
 
 from attacks.observations import AttackError
 from attacks.spec import ATTACKS, parse_attacks
-from defenses.registry import DEFENSES
+from defenses.base import DEFENSES
 from defenses.spec import parse_pipelines
 from strategies.audit.adaptive import adaptive_attacks, adaptive_names
 from strategies.federated.observations import PROBE, UPDATE

@@ -1,11 +1,19 @@
 """What a verdict would be without one of the clients that scored it."""
 
+import json
+from dataclasses import replace
+
+import pytest
+from scipy.stats import hypergeom
+
 from attacks.metrics.images import FLAT_PSNR, IDENTIFIED, IDENTIFIED_CHANCE, PLACE, PSNR, STRUCTURE
 from attacks.metrics.names import Scores
 from simulations.report import Row, validate
 from simulations.report.analysis.finding import Finding, findings_of
 from simulations.report.analysis.verdict import Verdict
-from simulations.report.studies.study import split
+from simulations.report.studies.baselines import _at_most
+from simulations.report.studies.cell import FOUND, SEEN
+from simulations.report.studies.study import Study, left_out, split
 from strategies.audit.score_rows import rows_of_clients, score_rows
 from tests.simulations.report.report_run import PROBE
 
@@ -51,3 +59,34 @@ def test_images_of_one_client_that_nobody_scored_make_no_verdict_too_small() -> 
         found = line([*rows(*[READ] * 4), *rows(*[LOST] * clients, unscored=unscored, defense="D()")])
         assert found.messages[0].verdict is expected, (clients, unscored)
         assert found.messages[0].found == (0, 4 * clients)
+
+
+def test_a_cell_without_a_client_is_that_of_a_study_whose_rows_lack_it() -> None:
+    seeds = [
+        replace(row, seed=at) for at, of in enumerate(((READ, LOST, READ), (LOST, READ, LOST))) for row in rows(*of)
+    ]
+    (study,) = split(validate(seeds), [""])
+    for name, without in left_out(study).items():
+        client, seed = name.split()[1], int(name.split()[-1])
+        changed = []
+        for row in seeds:
+            other = row.extra.get("without_client", {}).get(client, {}) if row.seed == seed else {}
+            data = json.loads(row.line)
+            changed.append(Row.from_json(data | other | {"card": data["card"] | other.get("card", {})}))
+        expected = Study(study.name, tuple(validate(changed)), study.pipelines).cells
+        for of, one in zip(expected, map(without, study.cells), strict=True):
+            assert one, name
+            assert (one.count(FOUND), one.count(SEEN), one.chances) == (of.count(FOUND), of.count(SEEN), of.chances)
+            assert one.status == of.status
+
+
+def test_the_tail_is_scipys() -> None:
+    for most, drawn, members, others in (
+        (0, 1, 3, 5),
+        (4, 30, 600, 400),
+        (1, 9, 446, 137),
+        (500, 900, 50_000, 50_000),
+        (3, 5, 3, 9),
+    ):
+        expected = hypergeom.cdf(most, members + others, others, drawn)
+        assert _at_most(most, drawn, members, others) == pytest.approx(expected, rel=1e-6)
