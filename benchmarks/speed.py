@@ -1,12 +1,12 @@
 """What a person waits for, beside what they would use instead: each work a ratio of two commands, on an idle machine.
 
 A work has a side of ours and one of a peer, each in a new process, in turn, ``--repeats`` times. Seconds are what the side says it
-took (without imports, data and installation, unless these are what is measured), memory is the largest resident set of its process
-and of those that it started. The table has medians with their smallest and largest ratio; a side whose package is not installed
+took (without imports, data and installation, unless these are what is measured), memory is the largest resident set of one process:
+its own, or one that it started. The table has medians with their smallest and largest ratio; a side whose package is not installed
 leaves its work out, with the reason.
 
     uv run --with breaching==0.1.2 --with jax-privacy python benchmarks/speed.py
-    uv run python benchmarks/speed.py "page of 10,000 rows" "--help" --repeats 5
+    uv run python benchmarks/speed.py "page of 10,000 rows" "fedveil --help" --repeats 5
     python benchmarks/speed.py --device cuda --lines speed.jsonl
 """
 
@@ -26,12 +26,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from studies import add_lines, lines_of, table
-
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(Path(__file__).resolve().parent), str(ROOT)]
 sys.modules["speed"] = sys.modules[__name__]  # Rooms import what is below from here, also where this is the script.
 ROOMS = ("inversions", "exact", "dp_steps", "federations", "audits", "pages")
 """Modules of ``speed_works`` in the order of the table, each with its ``WORKS``."""
@@ -78,7 +74,7 @@ def side(work: Work, name: str, device: str) -> dict[str, Any]:
         took = getattr(work, name)(device)
     except ImportError as error:
         return {"missing": str(error)}
-    peak = sum(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) * 1024
+    peak = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) * 1024
     return {**asdict(took), "peak": peak / MEBI}
 
 
@@ -126,6 +122,8 @@ def main() -> None:
     if options.side:
         print(json.dumps(side(chosen[0], options.side, options.device)))
         return
+    from studies import add_lines, lines_of, table  # which imports torch: no side is to hold more than it needs
+
     measured = defaultdict[str, list[dict[str, Any]]](list)
     for line in lines_of(options.lines):
         measured[line["work"]].append(line)

@@ -60,7 +60,9 @@ def windows_of(
         counts.append(total - before)
     columns = [zip(*groups[colour], strict=True) for colour in sorted(groups)]
     return [
-        Windows(pad_sequence(list(pixels), batch_first=True), torch.tensor(numbers), own := torch.tensor(sides), own.prod(1))
+        Windows(
+            pad_sequence(list(pixels), batch_first=True), torch.tensor(numbers), own := torch.tensor(sides), own.prod(1)
+        )
         for pixels, numbers, sides in columns
     ], counts
 

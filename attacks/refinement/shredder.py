@@ -54,9 +54,9 @@ class Shredder(Rearrangement, effort={"sweeps": "iterations"}, quick={"sweeps": 
     """Undo pixel shuffles in windows by simulated annealing of swaps, which minimises total variation, also across windows.
 
     One step proposes a swap in every other window of one size (no two of them share an edge, so that their costs do not interact)
-    of every image and channel at once. A swap that adds d to the total variation is kept with probability exp(-d / T); T falls linearly to 0. Images
-    of least variation are flatter than the originals: edges and lines come out as blobs. Li et al. name no algorithm; annealing is
-    our choice.
+    of every image and channel at once. A swap that adds d to the total variation is kept with probability exp(-d / T); T falls
+    linearly to 0. Images of least variation are flatter than the originals: edges and lines come out as blobs. Li et al. name no
+    algorithm; annealing is our choice.
 
     Attributes:
         sweeps: Proposals per window.

@@ -138,7 +138,10 @@ class BlindGuesses:
         plain = means_of(data, lambda positions, _: data.plain(positions).images, CHUNK, classes, attacked)
         # 0: unknown, as of an app that names no batch size
         size = data.task.plan.batch_size or CHUNK
-        self._means = plain, means_of(data, transformed(data), size, classes, attacked) if data.changes_images else plain
+        self._means = (
+            plain,
+            means_of(data, transformed(data), size, classes, attacked) if data.changes_images else plain,
+        )
 
     def of(self, truth: Probed) -> dict[GuessName, tuple[Reconstruction, Reconstruction]]:
         """Null baseline or scale -> guesses of the original and of the transformed images behind one of the observations.

@@ -3,15 +3,11 @@
 import json
 from dataclasses import replace
 
-import pytest
-from scipy.stats import hypergeom
-
 from attacks.metrics.images import FLAT_PSNR, IDENTIFIED, IDENTIFIED_CHANCE, PLACE, PSNR, STRUCTURE
 from attacks.metrics.names import Scores
 from simulations.report import Row, validate
 from simulations.report.analysis.finding import Finding, findings_of
 from simulations.report.analysis.verdict import Verdict
-from simulations.report.studies.baselines import _at_most
 from simulations.report.studies.cell import FOUND, SEEN
 from simulations.report.studies.study import Study, left_out, split
 from strategies.audit.score_rows import rows_of_clients, score_rows
@@ -78,15 +74,3 @@ def test_a_cell_without_a_client_is_that_of_a_study_whose_rows_lack_it() -> None
             assert one, name
             assert (one.count(FOUND), one.count(SEEN), one.chances) == (of.count(FOUND), of.count(SEEN), of.chances)
             assert one.status == of.status
-
-
-def test_the_tail_is_scipys() -> None:
-    for most, drawn, members, others in (
-        (0, 1, 3, 5),
-        (4, 30, 600, 400),
-        (1, 9, 446, 137),
-        (500, 900, 50_000, 50_000),
-        (3, 5, 3, 9),
-    ):
-        expected = hypergeom.cdf(most, members + others, others, drawn)
-        assert _at_most(most, drawn, members, others) == pytest.approx(expected, rel=1e-6)
