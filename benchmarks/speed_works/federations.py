@@ -49,7 +49,8 @@ def ours(clients: int, rounds: int, in_process: bool) -> Took:
     logging.getLogger("flwr").addHandler(ends)
     with tempfile.TemporaryDirectory() as folder:
         experiment = Experiment.of(
-            dataset="speed_works.federations:digits", model="mlp", rounds=rounds, num_clients=clients, output_dir=f"{folder}/run",
+            dataset="speed_works.federations:digits", model="mlp", width=width_of(clients), rounds=rounds,
+            num_clients=clients, output_dir=f"{folder}/run",
             local_steps=STEPS, batch_size=BATCH, learning_rate=RATE, momentum=MOMENTUM, learning_rate_milestones="",
             defenses="", attack_rounds="", adaptive=False, attack_workers=0, auxiliary_fraction=0.0, seed=SEED,
         )  # fmt: skip
@@ -75,7 +76,7 @@ def theirs(clients: int, rounds: int) -> Took:
     def main(grid: Any) -> None:
         strategy = FedAvg(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=clients)
         torch.manual_seed(SEED)
-        start = ArrayRecord(network().state_dict())
+        start = ArrayRecord(network(clients).state_dict())
         result = strategy.start(grid, start, num_rounds=rounds, evaluate_fn=end)
         ends.accuracy = float(result.evaluate_metrics_clientapp[rounds]["accuracy"])
 
@@ -121,9 +122,10 @@ def flower_app() -> Any:
     app = ClientApp()
 
     def begin(message: Message, context: Context, part: int) -> tuple[nn.Module, Tensor, Tensor]:
-        model, (images, labels) = network(), normalised()[part]
+        clients, (images, labels) = context.node_config["num-partitions"], normalised()[part]
+        model = network(clients)
         model.load_state_dict(message.content["arrays"].to_torch_state_dict())
-        own = shares(len(labels), context.node_config["num-partitions"])[context.node_config["partition-id"]]
+        own = shares(len(labels), clients)[context.node_config["partition-id"]]
         return model, images[own], labels[own]
 
     @app.train()
@@ -153,9 +155,15 @@ def flower_app() -> Any:
     return app
 
 
-def network() -> nn.Module:
-    """FedAvg's 2NN."""
-    layers = (nn.Linear(784, 200), nn.ReLU(), nn.Linear(200, 200), nn.ReLU(), nn.Linear(200, 10))
+def width_of(clients: int) -> int:
+    """Neurons of a hidden layer: narrower for many clients, as both servers hold all updates of a round."""
+    return 200 if clients < 1_000 else 20
+
+
+def network(clients: int) -> nn.Module:
+    """FedAvg's 2NN, for so many clients."""
+    width = width_of(clients)
+    layers = (nn.Linear(784, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10))
     return nn.Sequential(nn.Flatten(), *layers)
 
 
@@ -183,6 +191,6 @@ def work(clients: int, rounds: int, in_process: bool) -> Work:
     )
 
 
-SIZES = ((4, 40), (100, 20), (1_000, 5), (10_000, 3))
+SIZES = ((4, 40), (100, 10), (1_000, 4), (10_000, 2))
 """Clients and rounds."""
 WORKS = [work(clients, rounds, in_process) for in_process in (True, False) for clients, rounds in SIZES]
