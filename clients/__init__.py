@@ -25,8 +25,9 @@ if Path(sys.argv[0]).stem == "flwr-simulation":
     # but Flower offers no setting for that; these defaults are private to Ray, so they are set only where they exist. Until a
     # worker is back, a message to it fails at once unless Ray may retry it: with one retry it waits, however long the start
     # takes, and only a message that itself ends two workers is lost.
-    from clients.flower_private import worker_options
+    from clients.flower_private import look_for_messages_sooner, worker_options
 
+    look_for_messages_sooner()
     if (options := worker_options()) is not None:
         options["max_restarts"] = -1
         options["max_task_retries"] = 1

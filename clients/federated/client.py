@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
@@ -275,7 +276,7 @@ class LocalClient(Client):
         update = {name: local.cpu() - weights[name] for name, local in shared_tensors(model).items()}
         # Whether a training diverged depends on all data: under a client-level bound an error would show what noise hides.
         hidden = any(defense.bounds_client for defense in self.pipeline.defenses)
-        if bad := [name for name, delta in update.items() if not (hidden or torch.isfinite(delta).all())]:
+        if bad := [name for name, delta in update.items() if not (hidden or np.isfinite(delta.numpy()).all())]:
             raise TrainingError(
                 f"client {self.data.partition}, round {self.task.round}: training diverged, {bad[0]!r} is not finite; "
                 f"lower learning-rate (now {self.task.learning_rate:g})"

@@ -186,7 +186,7 @@ def client_of(message: Message, context: Context) -> Client:
     partition, draws = partition_of(context), draws_of(context, task.plan.seed)
     if task.plan.owns_data:
         data = task.plan.load_data()
-        train, test = list(range(len(data.train))), list(range(len(data.test)))
+        train, test = torch.arange(len(data.train)), torch.arange(len(data.test))
     elif "indices" not in context.state:
         raise RuntimeError("this node was not set up: it joined after the start, or its `query.setup` failed")
     else:
@@ -221,13 +221,13 @@ def keep_share(message: Message, context: Context) -> None:
     context.state["indices"], context.state["share"] = dealt, ConfigRecord({"digest": digest})
 
 
-def _share(record: Any) -> tuple[list[int], list[int]]:
+def _share(record: Any) -> tuple[torch.Tensor, torch.Tensor]:
     rows = to_tensors(record) if isinstance(record, ArrayRecord) else {}
     if set(rows) != {"train", "test"} or any(
         row.ndim != 1 or row.dtype != torch.int64 or (row < 0).any() for row in rows.values()
     ):
         raise RecordError("indices: expected two rows of numbers from 0 on, 'train' and 'test'")
-    return rows["train"].tolist(), rows["test"].tolist()
+    return rows["train"], rows["test"]
 
 
 def client_as(kind: type[C], message: Message, context: Context) -> C:

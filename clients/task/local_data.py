@@ -18,6 +18,7 @@ from defenses.base import Batch
 from defenses.pipeline import Pipeline
 from defenses.random_draws import Key, generator_for
 
+Rows = Sequence[int] | Tensor
 BLOCK = 8
 """Examples that share the draws of a defence that protects an image once. A client whose share does not fit into memory protects no
 more than the blocks that a batch touches; with one example in a block, defences would take five times as long."""
@@ -54,17 +55,14 @@ class LocalData:
     client, which follow from seed and partition.
     """
 
-    def __init__(
-        self, task: Task, partition: int, train: Sequence[int], test: Sequence[int], draws: Draws | None = None
-    ) -> None:
+    def __init__(self, task: Task, partition: int, train: Rows, test: Rows, draws: Draws | None = None) -> None:
         self.task = task
         self.partition = partition
         self.draws = draws or Draws.simulated(task.plan.seed, partition)
         self.dataset = task.plan.load_data()
         self.card = task.plan.data_card()
         self.pipeline = task.plan.defenses
-        self._train = torch.tensor([*train], dtype=torch.long)
-        self._test = torch.tensor([*test], dtype=torch.long)
+        self._train, self._test = (torch.as_tensor(rows, dtype=torch.long) for rows in (train, test))
 
     @property
     def num_train(self) -> int:

@@ -1,11 +1,12 @@
 """A Flower Grid that answers messages in this process, with the real ClientApp: no daemon, no Ray, no network."""
 
+import copy
 import random
 import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import ArrayRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
@@ -77,9 +78,9 @@ class LocalGrid(Grid):
             identity = uuid.uuid4().hex
             set_message_id(message, identity)
             with threads(self.cpus_per_client):
-                reply = self.answer(from_wire(to_wire(message)))
+                reply = self.answer(_over_the_wire(message))
             if reply is not None:  # a lost one is not waited for
-                self._replies[identity] = from_wire(to_wire(reply))
+                self._replies[identity] = _over_the_wire(reply)
                 ids.append(identity)
         return ids
 
@@ -98,3 +99,14 @@ class LocalGrid(Grid):
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             return Message(Error(code=error_code("CLIENT_APP_RAISED_EXCEPTION"), reason=reason), reply_to=message)
+
+
+def _over_the_wire(message: Message) -> Message:
+    """What the receiver gets; arrays are bytes already, which nobody changes, and are not copied."""
+    if message.has_error():
+        return from_wire(to_wire(message))
+    arrays, light = message.content.array_records, copy.copy(message)
+    light.content = RecordDict({name: record for name, record in message.content.items() if name not in arrays})
+    received = from_wire(to_wire(light))
+    received.content.update({name: ArrayRecord({**record}) for name, record in arrays.items()})
+    return received

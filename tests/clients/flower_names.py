@@ -16,6 +16,7 @@ from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from runpy import run_path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -113,6 +114,19 @@ def worker_options() -> bool:
     return private.worker_options() is not None and bool(ClientAppActor.options(max_restarts=-1, max_task_retries=1))
 
 
+def sooner() -> bool:
+    """The function that looks for messages is still there, and waits by the event that it is given."""
+    module: Any = import_module("flwr.server.superlink.fleet.vce.vce_api")
+    before, stop, waits = module.add_messages_to_queue, Event(), list[float]()
+    stop.wait = lambda seconds: waits.append(seconds) or stop.set()  # type: ignore[method-assign]
+    private.look_for_messages_sooner()
+    try:
+        module.add_messages_to_queue(None, None, {}, stop)
+    finally:
+        module.add_messages_to_queue = before
+    return len(waits) == 1 and waits[0] < 0.1
+
+
 def superlink_constants() -> bool:
     """Both constants are seconds, and the functions that start and find a SuperLink read them."""
     module: Any = private.local_superlink()
@@ -138,7 +152,7 @@ CHECKS: dict[str, Callable[[], Any]] = {
     "functions_of": lambda: list(private.functions_of(wrapped()[0])) == ["train.probe"],
     "mods_around": lambda: list(private.mods_around(wrapped()[0])) == [wrapped()[1]],
     "has_client_fn": lambda: not private.has_client_fn(wrapped()[0]),
-    "worker_options": worker_options, "local_superlink": superlink_constants,
+    "worker_options": worker_options, "look_for_messages_sooner": sooner, "local_superlink": superlink_constants,
     "flower_command": lambda: inspect.signature(private.flower_command()).bind(),
     "secagg_plus_app": lambda: found(secagg().secagg_plus_app) and secagg().secagg_plus_app(lambda client: ([], 1)),
     "secagg_plus_round": lambda: found(secagg().secagg_plus_round),

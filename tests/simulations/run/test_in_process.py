@@ -7,9 +7,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from flwr.app import Context, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
 import simulations
 from simulations import server_app
@@ -128,6 +129,20 @@ def test_a_client_app_that_raises_answers_with_an_error() -> None:
 
     reply = LocalGrid(1, app=broken).answer(Message(RecordDict(), FIRST_NODE, "train"))
     assert reply.error.reason == "OSError: disk full"
+
+
+def test_neither_side_of_a_message_sees_what_the_other_does_to_it() -> None:
+    def changing(message: Message, context: Context) -> Message:
+        del message.content["arrays"]["0"]
+        message.content["config"]["rounds"] = 4
+        return Message(message.content, reply_to=message)
+
+    arrays, config = ArrayRecord([np.arange(3.0), np.eye(2)]), ConfigRecord({"rounds": 3})
+    message = Message(RecordDict({"arrays": arrays, "config": config}), FIRST_NODE, "train")
+    (reply,) = LocalGrid(1, app=changing).send_and_receive([message])
+    assert (list(arrays), config["rounds"]) == (["0", "1"], 3)
+    assert (list(reply.content["arrays"]), reply.content["config"]["rounds"]) == (["1"], 4)
+    np.testing.assert_array_equal(reply.content["arrays"]["1"].numpy(), np.eye(2))
 
 
 def test_arguments_of_another_kind_are_refused_by_name(tmp_path: Path) -> None:
