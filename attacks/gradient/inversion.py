@@ -18,7 +18,7 @@ from attacks.gradient.trial_gradients.memory import fitting_trials, in_chunks
 from attacks.guesses import Reconstruction
 from attacks.normalisation import denormalise, normalise
 from attacks.observations import AttackError, ClientUpdate
-from defenses.checks import Examples, Scale, ScaleOrNone, ShareOrNone, Starts, Steps, StepsOrNone, algorithm, require
+from defenses.checks import Examples, Scale, ScaleOrNone, Starts, Steps, StepsOrNone, algorithm, require
 
 Trials = Sequence[tuple[Target, int]]
 """Targets, and which of their restarts."""
@@ -73,9 +73,6 @@ class GradientInversion(
             are unknowns too, as in DLG).
         init: "randn" (standard normal in normalised pixels) or "black" (0).
         step_decay: Adam and SGD: step size x 0.1 after 3/8, 5/8 and 7/8 of the iterations.
-        least_fall: Adam and SGD: a stage ends when its lowest objective fell by less than this share within a tenth of the
-            iterations, at least 50; 0: never. With 0.3 LeNet's digits take 264 to 338 of 600 iterations (n = 16, two seeds):
-            without a defence they lose 6 dB, and are 4 dB above those of 300 iterations; under noise they lose nothing.
         prior_decay: Adam and SGD with ``step_decay``: the weight of the prior shrinks with the step size, so that the prior guides
             the start and hardly biases the result.
         line_search: L-BFGS: weak Wolfe line search instead of a fixed step.
@@ -113,7 +110,6 @@ class GradientInversion(
     batch_norm_prior: ScaleOrNone = 0.0
     normalise_by: Literal["batch", "sent"] = "batch"
     second_order: SecondOrder = "auto"
-    least_fall: ShareOrNone = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -123,7 +119,6 @@ class GradientInversion(
         require(decays or not self.prior_decay, self, "prior_decay", "False, unless adam or sgd run with step_decay")
         searchable = self.optimizer == "lbfgs" and not self.signed
         require(searchable or not self.line_search, self, "line_search", "False, unless lbfgs sees unsigned gradients")
-        require(self.optimizer != "lbfgs" or not self.least_fall, self, "least_fall", "0 with optimizer='lbfgs'")
         varied = self.init == "randn" or self.labels == "joint"
         require(
             varied or self.restarts == 1, self, "restarts", f"1 with init={self.init!r}, whose starts are all equal"
@@ -183,8 +178,7 @@ class GradientInversion(
     def _differences(self, trials: Trials, victim: Victim) -> bool:
         """Whether differences may stand for second derivatives, by one evaluation of both at the starts of these trials.
 
-        The times of both are known (benchmarks/inversion/attack_speed.py) and not measured here: a choice that depended on
-        them would make runs of the same seed differ.
+        Their times are not measured: a choice that depended on them would make runs of the same seed differ.
         """
         if self.second_order == "exact" or trials[0][0].unrolled:
             return False
@@ -232,7 +226,7 @@ class GradientInversion(
             return minimize(objective, starts, bounds, steps, rate)
         if self.optimizer == "lbfgs":
             return walk(objective, starts, bounds, steps, rate, self.signed)
-        return first_order(self._stages(objective), starts, bounds, self.optimizer, self.signed, self.least_fall)
+        return first_order(self._stages(objective), starts, bounds, self.optimizer, self.signed)
 
     def _stages(self, objective: GradientMatching | DifferencedMatching) -> list[Stage]:
         if not self.step_decay:

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from attacks.descent import reported
 
-Direction = Callable[[Tensor, Tensor, int], Tensor]
-"""(gradients (n, D), which problems these rows are (n,), number of the step) -> what a step subtracts (n, D)."""
+Direction = Callable[[Tensor, int], Tensor]
+"""(gradients (T, D), number of the step) -> what a step subtracts (T, D)."""
 Objective = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """(unknowns (n, D), which problems these rows are (n,) int64) -> (losses (n,), gradients (n, D))."""
 
@@ -52,17 +52,12 @@ def step_decay_stages(objectives: Sequence[Objective], learning_rate: float, ite
     ]
 
 
-FEWEST_LOOKED_AT = 50
-"""Iterations within which a trial's objective must fall at least; a tenth of all if these are more."""
-
-
 def first_order(
     stages: Sequence[Stage],
     start: Tensor,
     bounds: tuple[Tensor, Tensor],
     optimizer: str,
     signed: bool,
-    least_fall: float = 0.0,
 ) -> Minimum:
     """Adam (beta 0.9, 0.999) or SGD with Nesterov momentum 0.9, projected on a box after every step.
 
@@ -72,8 +67,6 @@ def first_order(
         bounds: Lowest and highest value of each unknown, (D,) each.
         optimizer: "adam" or "sgd".
         signed: The optimizer gets the sign of the gradient (Geiping et al. 2020, section 4).
-        least_fall: A trial waits for the next stage when its lowest loss fell by no more than this share of itself within the last
-            tenth of all iterations, ``FEWEST_LOOKED_AT`` or more; 0: never. Whether it waits depends on no other trial.
 
     Returns:
         The best evaluated iterate of each trial under the last objective. A loss or gradient that is not finite makes a trial fail.
@@ -83,32 +76,21 @@ def first_order(
     failed = torch.zeros(len(start), dtype=torch.bool, device=start.device)
     trials = torch.arange(len(start), device=start.device)
     direction = (_adam if optimizer == "adam" else _nesterov)(unknowns)
-    objective, evaluations = None, torch.zeros_like(trials)
-    before, total = 0, sum(stage.iterations for stage in stages)
-    window = max(FEWEST_LOOKED_AT, total // 10)
+    objective, before, total = None, 0, sum(stage.iterations for stage in stages)
     for stage in stages:
         if stage.iterations and stage.objective is not objective:
             # Losses of different objectives do not compare.
             objective, lowest = stage.objective, torch.full_like(lowest, torch.inf)
-        moving, lows = trials, list[Tensor]()
         for at in reported(range(before, before + stage.iterations), total):
-            here = unknowns[moving]
-            loss, gradient = stage.objective(here, moving)
-            failed[moving] |= ~(loss.isfinite() & gradient.isfinite().all(1))
-            better = loss < lowest[moving]
-            lowest = lowest.index_copy(0, moving, torch.where(better, loss, lowest[moving]))
-            best[moving] = torch.where(better[:, None], here, best[moving])
-            step = direction(gradient.sign() if signed else gradient, moving, at + 1)
-            unknowns[moving] = (here - stage.learning_rate * step).clamp(*bounds)
-            evaluations[moving] += 1
-            lows.append(lowest)
-            if least_fall and len(lows) > window:
-                fell = lows[-1 - window] - lowest
-                moving = moving[~(failed | (fell <= least_fall * lowest.abs()))[moving]]
-                if not len(moving):
-                    break
+            loss, gradient = stage.objective(unknowns, trials)
+            failed |= ~(loss.isfinite() & gradient.isfinite().all(1))
+            better = loss < lowest
+            lowest = torch.where(better, loss, lowest)
+            best = torch.where(better[:, None], unknowns, best)
+            step = direction(gradient.sign() if signed else gradient, at + 1)
+            unknowns = (unknowns - stage.learning_rate * step).clamp(*bounds)
         before += stage.iterations
-    return Minimum(best, lowest.masked_fill(failed, torch.inf), evaluations)
+    return Minimum(best, lowest.masked_fill(failed, torch.inf), torch.full_like(trials, total))
 
 
 def agreement(loss: Tensor) -> Tensor:
@@ -119,22 +101,24 @@ def agreement(loss: Tensor) -> Tensor:
 
 
 def _adam(like: Tensor) -> Direction:
-    means, squares = torch.zeros_like(like), torch.zeros_like(like)
+    mean, square = torch.zeros_like(like), torch.zeros_like(like)
     beta1, beta2 = 0.9, 0.999
 
-    def direction(gradient: Tensor, rows: Tensor, step: int) -> Tensor:
-        means[rows] = mean = beta1 * means[rows] + (1 - beta1) * gradient
-        squares[rows] = square = beta2 * squares[rows] + (1 - beta2) * gradient.square()
+    def direction(gradient: Tensor, step: int) -> Tensor:
+        nonlocal mean, square
+        mean = beta1 * mean + (1 - beta1) * gradient
+        square = beta2 * square + (1 - beta2) * gradient.square()
         return mean / (1 - beta1**step) / ((square / (1 - beta2**step)).sqrt() + 1e-8)
 
     return direction
 
 
 def _nesterov(like: Tensor) -> Direction:
-    velocities = torch.zeros_like(like)
+    velocity = torch.zeros_like(like)
 
-    def direction(gradient: Tensor, rows: Tensor, _: int) -> Tensor:
-        velocities[rows] = velocity = 0.9 * velocities[rows] + gradient
+    def direction(gradient: Tensor, _: int) -> Tensor:
+        nonlocal velocity
+        velocity = 0.9 * velocity + gradient
         return gradient + 0.9 * velocity
 
     return direction

@@ -108,7 +108,7 @@ class NoiseModelInversion(
         groups: dict[float, list[int]] = {}
         for at, observation in enumerate(observations):
             groups.setdefault(self._prior(observation), []).append(at)
-        guesses: dict[int, Reconstruction] = {}
+        guesses: list[list[Reconstruction]] = [[] for _ in observations]
         for prior, members in groups.items():
             some = [observations[at] for at in members]
             states = [generators[at].get_state() for at in members]
@@ -117,8 +117,11 @@ class NoiseModelInversion(
                     generators[at].set_state(state)
                 attempts = GradientInversion.attack_many(chosen, some, [generators[at] for at in members])
                 for at, guess in zip(members, attempts, strict=True):
-                    guesses[at] = _lower(guesses.get(at), guess)
-        return [guesses[at] for at in range(len(observations))]
+                    guesses[at].append(guess)
+        # A failed search counts only where both failed.
+        return [
+            min(both, key=lambda one: (bool(one.failure), one.diagnostics.get("objective", 0.0))) for both in guesses
+        ]
 
     def _searches(self, prior: float) -> list[NoiseModelInversion]:
         first = replace(self, total_variation=prior)
@@ -152,15 +155,6 @@ class NoiseModelInversion(
         scale = noise if self.cost == "l1" else 2 * noise**2
         count = min(observation.num_examples, self.max_images)
         return scale * count * torch.Size(observation.input_shape).numel() / PIXEL_SCALE
-
-
-def _lower(before: Reconstruction | None, after: Reconstruction) -> Reconstruction:
-    """The one with the lower objective; a failed search only if both failed."""
-    if before is None or (before.failure and not after.failure):
-        return after
-    if after.failure:
-        return before
-    return after if after.diagnostics["objective"] < before.diagnostics["objective"] else before
 
 
 def gradient_noise(observation: ClientUpdate, noise_std: float, step_noise_std: float) -> float:

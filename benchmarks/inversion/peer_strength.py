@@ -55,7 +55,7 @@ from clients.data.datasets import load_dataset
 from clients.data.images import to_float
 from clients.models.classifiers import build_model
 
-WIDTHS = {"cnn": 0, "convnet": 16, "resnet20": 0}
+WIDTHS = {"lenet": 0, "cnn": 0, "convnet": 16, "resnet20": 0}
 MODES = {"cnn": ("none",), "convnet": ("eval", "train", "group"), "resnet20": ("eval", "train", "group")}
 """Network -> how it normalises: BatchNorm in eval or train mode, or GroupNorm."""
 DATASETS = ("photos", "fashion-mnist")

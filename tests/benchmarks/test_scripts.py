@@ -43,17 +43,6 @@ def test_scripts_measure_what_is_asked_and_nothing_twice(subtests: pytest.Subtes
 
 
 @pytest.mark.slow
-def test_a_machine_without_a_card_is_timed_on_its_processor(tmp_path: Path) -> None:
-    small = "--processor-only --parts quick --cases lenet --targets 1 --minutes 20 --out on_gpu.md"
-    ran("on_gpu.py", small.split(), tmp_path)
-    rows = (tmp_path / "on_gpu.md").read_text().splitlines()
-    audit, lenet = (next(x for x in rows if x.startswith(f"| {name} |")).split("|") for name in ("quick", "lenet"))
-    assert float(audit[3]) > 0
-    assert audit[6].strip() == "cpu"
-    assert float(lenet[4]) > 0
-
-
-@pytest.mark.slow
 def test_a_spoilt_reply_has_its_row_and_touches_no_other(subtests: pytest.Subtests) -> None:
     """Of other seeds than the script's usual ones; the script runs hundreds."""
     logging.disable(logging.CRITICAL)

@@ -246,24 +246,6 @@ def test_the_best_iterate_of_the_last_objective_is_kept() -> None:
         torch.testing.assert_close(found.loss, paraboloid(found.unknowns, EVERY)[0])
 
 
-def test_a_trial_whose_loss_no_longer_falls_waits_for_the_next_stage_whatever_the_others_do() -> None:
-    def floored(x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        loss, gradient = paraboloid(x, rows)
-        return loss + 10.0 ** (rows - 1), gradient
-
-    stages = step_decay_stages([floored] * 4, 0.1, 1600)
-    whole, short = (first_order(stages, START, FREE, "adam", False, fall) for fall in (0.0, 1e-3))
-    assert whole.evaluations.tolist() == [1600] * 3
-    assert len(set(short.evaluations.tolist())) == 3
-    assert (short.evaluations < 1600).all()
-    torch.testing.assert_close(short.loss, whole.loss, rtol=1e-3, atol=0.0)
-    for row in range(3):
-        mine = step_decay_stages([lambda x, rows, row=row: floored(x, rows + row)] * 4, 0.1, 1600)  # type: ignore[misc]
-        alone = first_order(mine, START[row : row + 1], FREE, "adam", False, 1e-3)
-        assert torch.equal(alone.unknowns[0], short.unknowns[row])
-        assert alone.evaluations[0] == short.evaluations[row]
-
-
 def test_a_trial_that_ever_turns_nan_has_failed_and_the_others_have_not() -> None:
     healthy = first_order([Stage(paraboloid, 0.1, 20)], START, FREE, "adam", signed=True).unknowns
     for where in ("loss", "gradient"):
