@@ -30,6 +30,7 @@ from defenses.training.example_gradients import (
     GHOST,
     attach_hooks,
     check_layers,
+    example_loss,
     example_optimizer,
     example_sums,
     ghost_loss,
@@ -156,7 +157,7 @@ class DPSGD(TrainingDefense):
         steps, rate = sampling.steps, sampling.rate
         total = steps * training.total_epochs if training.total_steps is None else training.total_steps
         noise_multiplier = self._noise_multiplier(state, rate, total)
-        watched = attach_hooks(training.model, self, self.clipping)
+        watched = attach_hooks(training.model, self)
         by_steps = self.sample_rate is not None and not training.probe
         # Not through PrivacyEngine: it truncates n q to a whole number (0 for 49 batches of 1) and loses a step of 93
         # per epoch to the rounding of 1 / (1 / 93).
@@ -173,7 +174,11 @@ class DPSGD(TrainingDefense):
         # A probe of several steps names the examples of each.
         drawn = not training.probe or len(training.loader) == 1
         loader = poisson_loader(training.loader, sampling, spawned(generator)) if drawn else training.loader
-        loss = ghost_loss(training.loss, watched, self.max_grad_norm, self) if ghost else training.loss
+        loss = (
+            ghost_loss(training.loss, watched, self.max_grad_norm, self)
+            if ghost
+            else example_loss(training.loss, watched)
+        )
         optimizer.attach_step_hook(lambda _: record_step(state, noise_multiplier / sampling.sensitivity, rate))
         return replace(
             training,
