@@ -38,9 +38,7 @@ Step = Callable[[], None]
 
 
 def model_of(name: str, device: str) -> nn.Module:
-    model = build_model(
-        name, num_classes=CLASSES, input_shape=SHAPE, width=WIDTHS[name], norm="group", seed=0
-    )
+    model = build_model(name, num_classes=CLASSES, input_shape=SHAPE, width=WIDTHS[name], norm="group", seed=0)
     return model.train().to(device)
 
 

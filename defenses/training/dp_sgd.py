@@ -26,17 +26,10 @@ from defenses.training.accounting import (
     together,
 )
 from defenses.training.clipping_trial import WAY_OUT, clipping_fault
-from defenses.training.example_gradients import (
-    GHOST,
-    attach_hooks,
-    check_layers,
-    example_loss,
-    example_optimizer,
-    example_sums,
-    ghost_loss,
-)
+from defenses.training.example_gradients import GHOST, example_loss, example_optimizer, example_sums, ghost_loss
 from defenses.training.poisson_steps import Sampling, poisson_loader, safe_for_empty_batches
 from defenses.training.quiet_import import opacus_module
+from defenses.training.watched_layers import attach_hooks, check_layers
 
 LEAST_EPSILON = 1e-3
 """Of a target: less tells a reader nothing more, and takes noise beyond all use."""
@@ -174,11 +167,9 @@ class DPSGD(TrainingDefense):
         # A probe of several steps names the examples of each.
         drawn = not training.probe or len(training.loader) == 1
         loader = poisson_loader(training.loader, sampling, spawned(generator)) if drawn else training.loader
-        loss = (
-            ghost_loss(training.loss, watched, self.max_grad_norm, self)
-            if ghost
-            else example_loss(training.loss, watched)
-        )
+        loss = example_loss(training.loss, watched)
+        if ghost:
+            loss = ghost_loss(training.loss, watched, self.max_grad_norm, self)
         optimizer.attach_step_hook(lambda _: record_step(state, noise_multiplier / sampling.sensitivity, rate))
         return replace(
             training,

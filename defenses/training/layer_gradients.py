@@ -16,28 +16,75 @@ from defenses.training.quiet_import import opacus_module
 LEAST_PART = 1e-5
 """Of the lengths of a gradient's terms together: its own length counts as no less. Rounding in float64 is some 1e-8 of them."""
 
+SPREAD = {("timm.models.vision_transformer", "VisionTransformer"): ("cls_token", "pos_embed", "reg_token")}
+"""Module and name of a class -> weights (1, ...) of its own that it joins with a batch, so that (B, ...) may take their place."""
+
+_ALIKE = {("timm.layers.norm", "LayerNorm"): nn.LayerNorm}
+"""Module and name of a class -> the class whose function it computes."""
+
 BLOCK = 16
 """Channels of which oneDNN takes a whole number at once."""
 
 
-def example_rows(layer: nn.Module, inputs: list[Tensor], gradients: Tensor) -> Iterator[tuple[Any, Tensor]]:
+def example_rows(layer: Any, inputs: list[Tensor], gradients: Tensor) -> Iterator[tuple[Any, Tensor]]:
     """Trained weights of a layer and their gradients per example, (B, ...), for inputs (B, ...) and gradients (B, ...)."""
+    ours = _as_they_are if type(layer) is Spread else _for_convolution(layer, gradients)
     by_functions = opacus_module("grad_sample.functorch").ft_compute_per_sample_gradient
-    way = opacus_module("grad_sample").GradSampleModule.GRAD_SAMPLERS.get(type(layer), by_functions)
-    if type(layer) is nn.Conv2d and gradients.device.type == "cpu" and len(gradients):
-        blocks = all(channels % (BLOCK * layer.groups) == 0 for channels in (layer.in_channels, layer.out_channels))
-        if not blocks:
-            way = _by_rows
-        elif gradients.dtype == torch.float32 and gradients[0, 0].numel() > layer.in_channels // layer.groups:
-            way = _by_groups
+    way = ours or _ways().get(_ALIKE.get(_name_of(layer), type(layer)), by_functions)
     for weight, rows in way(layer, inputs, gradients).items():
         if weight.requires_grad:
             yield weight, rows
-    if way in (_by_rows, _by_groups) and layer.bias is not None and layer.bias.requires_grad:
+    if ours and layer.bias is not None and layer.bias.requires_grad:
         yield layer.bias, gradients.sum((2, 3))
 
 
-def fewer_factors(layer: Any, inputs: list[Tensor], gradients: Tensor) -> bool:
+def _for_convolution(layer: nn.Module, gradients: Tensor) -> Any:
+    """Our way for a convolution, chosen by its sizes alone; None where that of Opacus is faster, or for another layer."""
+    if type(layer) is not nn.Conv2d or gradients.device.type != "cpu" or not layer.weight.requires_grad:
+        return None
+    if any(channels % (BLOCK * layer.groups) for channels in (layer.in_channels, layer.out_channels)):
+        return _by_rows
+    positions = math.prod(gradients.shape[2:])
+    return _by_groups if gradients.dtype == torch.float32 and positions > layer.in_channels // layer.groups else None
+
+
+class Spread(nn.Module):
+    """A weight (1, ...) in whose place each example has its own copy: the gradient of a copy is that of the example."""
+
+    def __init__(self, weight: nn.Parameter) -> None:
+        super().__init__()
+        self.weight, self.bias = weight, None
+
+
+def spread_weights(layer: nn.Module) -> list[str]:
+    """Names of the weights of a layer's own that can be spread over the examples, if these are all that it trains."""
+    if not (names := SPREAD.get(_name_of(layer))) or getattr(layer, "dynamic_img_size", False):
+        return []
+    own = {name: weight for name, weight in layer.named_parameters(recurse=False) if weight.requires_grad}
+    return [*own] if set(own) <= set(names) and all(len(weight) == 1 for weight in own.values()) else []
+
+
+def is_known(layer: nn.Module) -> bool:
+    """Whether there is a way for the layer's own weights; else it is differentiated as a whole, with all that is in it."""
+    kind: type[nn.Module] = _ALIKE.get(_name_of(layer), type(layer))
+    return kind in _ways() or bool(spread_weights(layer))
+
+
+def _ways() -> dict[type[nn.Module], Any]:
+    """Opacus' ways, by class of layer."""
+    ways: dict[type[nn.Module], Any] = opacus_module("grad_sample").GradSampleModule.GRAD_SAMPLERS
+    return ways
+
+
+def _name_of(layer: nn.Module) -> tuple[str, str]:
+    return type(layer).__module__, type(layer).__name__
+
+
+def _as_they_are(layer: nn.Module, _: list[Tensor], gradients: Tensor) -> dict[Any, Tensor]:
+    return {layer.weight: gradients.unsqueeze(1)}
+
+
+def fewer_factors(layer: Any, gradients: Tensor) -> bool:
     """Whether the gradient of a weight (F, A) has no fewer numbers than the T rows that it is the sum of products of."""
     if type(layer) is nn.Linear:
         positions = math.prod(gradients.shape[1:-1])
@@ -98,13 +145,13 @@ def _by_rows(layer: nn.Conv2d, inputs: list[Tensor], gradients: Tensor) -> dict[
     unfolded = images.as_strided((count, channels, broad, step, each, wide), strides).contiguous()
     parts, seen = count * layer.groups, channels // layer.groups * broad
     at_outputs = gradients.reshape(parts, -1, high * wide).mT
-    made = images.new_empty(tall, parts, seen, at_outputs.shape[2])
+    made = images.new_empty(parts, tall, seen, at_outputs.shape[2])
     for row in range(tall):
         shift, first = divmod(row * apart, step)
         begin = (first * each + shift) * wide
         area = step * each * wide
         torch.bmm(
-            unfolded.as_strided((parts, seen, high * wide), (seen * area, area, 1), begin), at_outputs, out=made[row]
+            unfolded.as_strided((parts, seen, high * wide), (seen * area, area, 1), begin), at_outputs, out=made[:, row]
         )
-    rows = made.view(tall, count, layer.groups, -1, broad, at_outputs.shape[2]).permute(1, 2, 5, 3, 0, 4)
-    return {layer.weight: rows.reshape(count, *layer.weight.shape)}
+    rows = made.view(count, layer.groups, tall, -1, broad, at_outputs.shape[2]).permute(0, 1, 5, 3, 2, 4)
+    return {layer.weight: rows.flatten(1, 2)}
