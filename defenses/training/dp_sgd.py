@@ -60,7 +60,7 @@ class DPSGD(TrainingDefense):
 
     What a caller sees of the returned ``Training``:
 
-    - ``model`` is the same object with the same parameter names. Hooks collect per-example gradients in train mode.
+    - ``model`` is the same object with the same parameter names. In train mode, its layers show ``loss`` what they see.
     - ``loader`` yields Poisson samples, which may be empty, (0, C, H, W). Such a step counts and adds noise: pass it to
       ``loss`` like any other, which returns a zero with a gradient and does not run the model.
     - ``loss`` must be called, differentiated and stepped exactly once per batch, with ``zero_grad`` before ``backward``.
@@ -81,7 +81,7 @@ class DPSGD(TrainingDefense):
         sample_rate: q of "add-or-remove", in (0, 1]: a public constant, never computed from n. None with "replace-one".
         accountant: Of the claimed epsilon and of ``target_epsilon``: "pld" or "rdp"; see ``epsilon_spent``. Both are upper bounds,
             and "pld" is the smaller one: the same noise has a smaller epsilon, and the same epsilon needs less noise.
-        clipping: "per-example" keeps each example's gradient until the step, "ghost" what layers saw; see
+        clipping: "per-example" keeps each example's gradient until the step, "ghost" what layers saw where that is less; see
             ``defenses.training.example_gradients``. Both make the same steps, up to rounding.
     """
 

@@ -84,7 +84,7 @@ def _as_they_are(layer: nn.Module, _: list[Tensor], gradients: Tensor) -> dict[A
     return {layer.weight: gradients.unsqueeze(1)}
 
 
-def fewer_factors(layer: Any, gradients: Tensor) -> bool:
+def fewer_factors(layer: nn.Module, gradients: Tensor) -> bool:
     """Whether the gradient of a weight (F, A) has no fewer numbers than the T rows that it is the sum of products of."""
     if type(layer) is nn.Linear:
         positions = math.prod(gradients.shape[1:-1])
@@ -92,7 +92,7 @@ def fewer_factors(layer: Any, gradients: Tensor) -> bool:
         positions = math.prod(gradients.shape[2:])
     else:
         return False
-    rows, columns = len(layer.weight), layer.weight[0].numel()
+    rows, columns = layer.weight.flatten(1).shape
     return positions * (rows + columns) <= rows * columns
 
 
