@@ -26,16 +26,10 @@ from defenses.training.accounting import (
     together,
 )
 from defenses.training.clipping_trial import WAY_OUT, clipping_fault
-from defenses.training.example_gradients import (
-    GHOST,
-    attach_hooks,
-    check_layers,
-    example_optimizer,
-    example_sums,
-    ghost_loss,
-)
+from defenses.training.example_gradients import GHOST, example_loss, example_optimizer, example_sums, ghost_loss
 from defenses.training.poisson_steps import Sampling, poisson_loader, safe_for_empty_batches
 from defenses.training.quiet_import import opacus_module
+from defenses.training.watched_layers import attach_hooks, check_layers
 
 LEAST_EPSILON = 1e-3
 """Of a target: less tells a reader nothing more, and takes noise beyond all use."""
@@ -66,7 +60,7 @@ class DPSGD(TrainingDefense):
 
     What a caller sees of the returned ``Training``:
 
-    - ``model`` is the same object with the same parameter names. Hooks collect per-example gradients in train mode.
+    - ``model`` is the same object with the same parameter names. In train mode, its layers show ``loss`` what they see.
     - ``loader`` yields Poisson samples, which may be empty, (0, C, H, W). Such a step counts and adds noise: pass it to
       ``loss`` like any other, which returns a zero with a gradient and does not run the model.
     - ``loss`` must be called, differentiated and stepped exactly once per batch, with ``zero_grad`` before ``backward``.
@@ -87,7 +81,7 @@ class DPSGD(TrainingDefense):
         sample_rate: q of "add-or-remove", in (0, 1]: a public constant, never computed from n. None with "replace-one".
         accountant: Of the claimed epsilon and of ``target_epsilon``: "pld" or "rdp"; see ``epsilon_spent``. Both are upper bounds,
             and "pld" is the smaller one: the same noise has a smaller epsilon, and the same epsilon needs less noise.
-        clipping: "per-example" keeps each example's gradient until the step, "ghost" what layers saw; see
+        clipping: "per-example" keeps each example's gradient until the step, "ghost" what layers saw where that is less; see
             ``defenses.training.example_gradients``. Both make the same steps, up to rounding.
     """
 
@@ -156,7 +150,7 @@ class DPSGD(TrainingDefense):
         steps, rate = sampling.steps, sampling.rate
         total = steps * training.total_epochs if training.total_steps is None else training.total_steps
         noise_multiplier = self._noise_multiplier(state, rate, total)
-        watched = attach_hooks(training.model, self, self.clipping)
+        watched = attach_hooks(training.model, self)
         by_steps = self.sample_rate is not None and not training.probe
         # Not through PrivacyEngine: it truncates n q to a whole number (0 for 49 batches of 1) and loses a step of 93
         # per epoch to the rounding of 1 / (1 / 93).
@@ -173,7 +167,9 @@ class DPSGD(TrainingDefense):
         # A probe of several steps names the examples of each.
         drawn = not training.probe or len(training.loader) == 1
         loader = poisson_loader(training.loader, sampling, spawned(generator)) if drawn else training.loader
-        loss = ghost_loss(training.loss, watched, self.max_grad_norm, self) if ghost else training.loss
+        loss = example_loss(training.loss, watched)
+        if ghost:
+            loss = ghost_loss(training.loss, watched, self.max_grad_norm, self)
         optimizer.attach_step_hook(lambda _: record_step(state, noise_multiplier / sampling.sensitivity, rate))
         return replace(
             training,

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from defenses.tensors import Loss
-from defenses.training.example_gradients import forget
 from defenses.training.quiet_import import opacus_module
 
 
@@ -58,7 +57,6 @@ def safe_for_empty_batches(loss: Loss) -> Loss:
     """The same loss, and zero for no examples, whose mean is NaN; the gradient of that zero has no per-example parts to add."""
 
     def safe(model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
-        forget(model)
         if len(images):
             return loss(model, images, targets)
         zero = torch.zeros((), device=images.device, requires_grad=True)

@@ -16,7 +16,7 @@ from defenses.training.dp_sgd import DPSGD
 from defenses.training.example_gradients import GHOST, PER_EXAMPLE
 from tests.defenses.training.test_dp_sgd import mean_of_clipped, one_step, protect, set_up, weights
 
-pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook", "ignore:Optimal order is the")
+pytestmark = pytest.mark.filterwarnings("ignore:Optimal order is the")
 SHAPE, CLASSES = (1, 6, 6), 3
 
 

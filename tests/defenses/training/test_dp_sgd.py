@@ -21,10 +21,10 @@ from defenses.neighbours import ADD_OR_REMOVE
 from defenses.pipeline import Pipeline
 from defenses.training.accounting import ORDERS, RDP, epsilon_spent
 from defenses.training.dp_sgd import DPSGD
-from defenses.training.example_gradients import remove_hooks
+from defenses.training.watched_layers import remove_hooks
 from tests.bounded import bounded
 
-pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook", "ignore:Optimal order is the")
+pytestmark = pytest.mark.filterwarnings("ignore:Optimal order is the")
 DELTA = 1e-5
 PUBLIC: dict[str, Any] = {"neighbours": ADD_OR_REMOVE, "sample_rate": 0.2}
 

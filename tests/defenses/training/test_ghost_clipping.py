@@ -19,7 +19,6 @@ from defenses.training.example_gradients import GHOST, PER_EXAMPLE
 from defenses.training.precode import Precode
 from tests.defenses.training.test_dp_sgd import Scaled, data, no_gradient, one_step, protect, run, set_up, weights
 
-pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook")
 NOISY = DPSGD(noise_multiplier=1.0, clipping=GHOST)
 
 
