@@ -144,14 +144,14 @@ def look_for_messages_sooner() -> None:
 
 
 class _Sooner:
-    """An event with waits of 5 ms, or longer ones where the work between two would take more than a fifth of the time."""
+    """An event with waits of 5 ms, or longer ones where the work between two would take more than a tenth of the time."""
 
     def __init__(self, stop: Event) -> None:
         self.is_set, self._wait, self._began = stop.is_set, stop.wait, time.monotonic()
 
     def wait(self, seconds: float) -> bool:
         """Wait for the event, at most so many seconds."""
-        ended = self._wait(min(seconds, max(0.005, 4 * (time.monotonic() - self._began))))
+        ended = self._wait(min(seconds, max(0.005, 9 * (time.monotonic() - self._began))))
         self._began = time.monotonic()
         return ended
 

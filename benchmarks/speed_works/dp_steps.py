@@ -30,7 +30,7 @@ SHAPE, CLASSES, RATE, NOISE, NORM = (3, 32, 32), 10, 0.01, 1.0, 1.0
 WIDTHS = {"lenet": 0, "cnn": 0, "resnet20": 0, "vit_lite": 64}
 """Network -> its width; ResNet-20 has GroupNorm."""
 GOALS = {"lenet": 0.67, "cnn": 0.67, "resnet20": 0.67, "vit_lite": 1.0}
-BATCHES = (32, 128)
+BATCH = 32
 OPACUS = {PER_EXAMPLE: "hooks", GHOST: "ghost"}
 """Way of clipping -> the engine of Opacus that does the same."""
 
@@ -42,17 +42,17 @@ def model_of(name: str, device: str) -> nn.Module:
     return model.train().to(device)
 
 
-def data_of(batch: int, device: str) -> tuple[Tensor, Tensor]:
-    images = torch.rand(batch, *SHAPE, generator=generator_for("images"))
-    return images.to(device), (torch.arange(batch) % CLASSES).to(device)
+def data_of(device: str) -> tuple[Tensor, Tensor]:
+    images = torch.rand(BATCH, *SHAPE, generator=generator_for("images"))
+    return images.to(device), (torch.arange(BATCH) % CLASSES).to(device)
 
 
 def cross_entropy(model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(model(images), targets)
 
 
-def plain(name: str, batch: int, device: str) -> Step:
-    model, data = model_of(name, device), data_of(batch, device)
+def plain(name: str, device: str) -> Step:
+    model, data = model_of(name, device), data_of(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
 
     def step() -> None:
@@ -63,9 +63,9 @@ def plain(name: str, batch: int, device: str) -> Step:
     return step
 
 
-def of_fedveil(name: str, clipping: str, batch: int, device: str) -> Step:
-    model, data = model_of(name, device), data_of(batch, device)
-    given = Training(model, torch.optim.SGD(model.parameters(), lr=RATE), DataLoader(TensorDataset(*data), batch),
+def of_fedveil(name: str, clipping: str, device: str) -> Step:
+    model, data = model_of(name, device), data_of(device)
+    given = Training(model, torch.optim.SGD(model.parameters(), lr=RATE), DataLoader(TensorDataset(*data), BATCH),
                      cross_entropy, 1, 1)  # fmt: skip
     defense = DPSGD(noise_multiplier=NOISE, max_grad_norm=NORM, clipping=clipping)  # type: ignore[arg-type]
     training = defense.protect_training(given, generator_for("noise"))
@@ -79,13 +79,13 @@ def of_fedveil(name: str, clipping: str, batch: int, device: str) -> Step:
     return step
 
 
-def of_opacus(name: str, clipping: str, batch: int, device: str) -> Step:
+def of_opacus(name: str, clipping: str, device: str) -> Step:
     from opacus import PrivacyEngine
 
-    model, data = model_of(name, device), data_of(batch, device)
+    model, data = model_of(name, device), data_of(device)
     made = PrivacyEngine().make_private(
         module=model, optimizer=torch.optim.SGD(model.parameters(), lr=RATE), criterion=nn.CrossEntropyLoss(),
-        data_loader=DataLoader(TensorDataset(*data), batch), noise_multiplier=NOISE, max_grad_norm=NORM,
+        data_loader=DataLoader(TensorDataset(*data), BATCH), noise_multiplier=NOISE, max_grad_norm=NORM,
         poisson_sampling=False, grad_sample_mode=OPACUS[clipping],
     )  # fmt: skip
     private, optimizer = made[:2]
@@ -112,17 +112,17 @@ def seconds_of(step: Step, device: str) -> float:
     return statistics.median(taken[2:])
 
 
-def side(of: Callable[..., Step], name: str, clipping: str, batch: int, device: str) -> Took:
+def side(of: Callable[..., Step], name: str, clipping: str, device: str) -> Took:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    seconds = seconds_of(of(name, clipping, batch, device), device)
-    return Took(seconds, f"{seconds / seconds_of(plain(name, batch, device), device):.1f} x SGD")
+    seconds = seconds_of(of(name, clipping, device), device)
+    return Took(seconds, f"{seconds / seconds_of(plain(name, device), device):.1f} x SGD")
 
 
 WORKS = [
     Work(
-        f"DP-SGD step, {name}, {clipping}, batch {batch}", f"Opacus {version('opacus')}, {OPACUS[clipping]}", GOALS[name],
-        *(partial(side, of, name, clipping, batch) for of in (of_fedveil, of_opacus)),
+        f"DP-SGD step, {name}, {clipping}", f"Opacus {version('opacus')}, {OPACUS[clipping]}", GOALS[name],
+        *(partial(side, of, name, clipping) for of in (of_fedveil, of_opacus)),
     )
-    for name, clipping, batch in itertools.product(WIDTHS, OPACUS, BATCHES)
+    for name, clipping in itertools.product(WIDTHS, OPACUS)
 ]  # fmt: skip

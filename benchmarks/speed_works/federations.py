@@ -6,12 +6,12 @@ the start, without the first round.
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
 import re
 import tempfile
 import time
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -21,23 +21,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-TRAIN, TEST = 20_000, 10_000
 BATCH, STEPS, RATE, MOMENTUM, SEED = 4, 4, 0.1, 0.5, 0
 
 
-def digits() -> tuple[TensorDataset, TensorDataset]:
-    """MNIST-5k, repeated until ten thousand clients have examples."""
-    from clients.data.datasets import load_dataset
-
-    parts = []
-    for part, count in zip((load_dataset("mnist-5k").train, load_dataset("mnist-5k").test), (TRAIN, TEST), strict=True):
-        at = torch.arange(count) % len(part)
-        parts.append(TensorDataset(part.images[at], part.labels[at]))
-        parts[-1].targets = part.labels[at].tolist()
-    return parts[0], parts[1]
-
-
-def ours(clients: int, rounds: int, in_process: bool) -> Took:
+def ours(in_process: bool, clients: int, rounds: int, _: str) -> Took:
     """Runs fedveil's server and clients without attacks, in this process or on Flower's simulation."""
     from clients.app import app as client_app
     from clients.flower_private import look_for_messages_sooner
@@ -49,7 +36,7 @@ def ours(clients: int, rounds: int, in_process: bool) -> Took:
     logging.getLogger("flwr").addHandler(ends)
     with tempfile.TemporaryDirectory() as folder:
         experiment = Experiment.of(
-            dataset="speed_works.federations:digits", model="mlp", width=width_of(clients), rounds=rounds,
+            dataset="mnist-5k", model="mlp", width=width_of(clients), rounds=rounds,
             num_clients=clients, output_dir=f"{folder}/run",
             local_steps=STEPS, batch_size=BATCH, learning_rate=RATE, momentum=MOMENTUM, learning_rate_milestones="",
             defenses="", attack_rounds="", adaptive=False, attack_workers=0, auxiliary_fraction=0.0, seed=SEED,
@@ -62,14 +49,14 @@ def ours(clients: int, rounds: int, in_process: bool) -> Took:
     return ends.took()
 
 
-def theirs(clients: int, rounds: int) -> Took:
+def theirs(clients: int, rounds: int, _: str) -> Took:
     """Runs Flower's FedAvg on its simulation."""
     from flwr.app import ArrayRecord, MetricRecord
     from flwr.serverapp.strategy import FedAvg
 
     ends = Ends()
 
-    def end(_: int, __: ArrayRecord) -> MetricRecord:
+    def end(__: int, ___: ArrayRecord) -> MetricRecord:
         ends.at.append(time.perf_counter())
         return MetricRecord({})
 
@@ -167,15 +154,17 @@ def network(clients: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), *layers)
 
 
-@functools.cache
+@cache
 def normalised() -> list[tuple[Tensor, Tensor]]:
     """Training and test images and classes, read once in each process."""
-    parts = [part.tensors for part in digits()]
-    scale = parts[0][0].float()
-    return [((images.float() - scale.mean()) / scale.std(), labels) for images, labels in parts]
+    from clients.data.datasets import load_dataset
+
+    parts = load_dataset("mnist-5k").train, load_dataset("mnist-5k").test
+    scale = parts[0].images.float()
+    return [((part.images.float() - scale.mean()) / scale.std(), part.labels) for part in parts]
 
 
-@functools.cache
+@cache
 def shares(examples: int, clients: int) -> list[Tensor]:
     """Positions of each client's examples."""
     order = np.random.default_rng(SEED).permutation(examples)
@@ -184,13 +173,11 @@ def shares(examples: int, clients: int) -> list[Tensor]:
 
 def work(clients: int, rounds: int, in_process: bool) -> Work:
     """Rounds of so many clients; the peer is on Ray in either case, as Flower has no other simulation."""
-    where = "in process" if in_process else "on Ray"
-    name = f"round of {clients:,} client{'s' * (clients > 1)}, {where}"
-    return Work(
-        name, "Flower 1.41 on Ray", 1.1, lambda _: ours(clients, rounds, in_process), lambda _: theirs(clients, rounds)
-    )
+    sides = (partial(side, clients, rounds) for side in (partial(ours, in_process), theirs))
+    name = f"round of {clients:,} clients, {'in process' if in_process else 'on Ray'}"
+    return Work(name, "Flower 1.41 on Ray", 1.1, *sides)
 
 
-SIZES = ((4, 40), (100, 10), (1_000, 4), (10_000, 2))
-"""Clients and rounds."""
-WORKS = [work(clients, rounds, in_process) for in_process in (True, False) for clients, rounds in SIZES]
+SIZES = ((False, 4, 40), (False, 100, 6), (True, 4, 40), (True, 100, 6), (True, 1_000, 3))
+"""Whether in process, clients, rounds. Ten thousand clients would hold ten thousand updates, and on Ray take minutes a round."""
+WORKS = [work(clients, rounds, in_process) for in_process, clients, rounds in SIZES]

@@ -101,8 +101,9 @@ def quality(cell: Cell, guesses: list[Tensor]) -> str:
 
 
 REDUCED = {"lenet:none": 600, "cnn:none": 600, "convnet:group": 100, "resnet20:group": 100}
-"""Network -> iterations of breaching's longer run on one image: a few seconds on a processor."""
-INVERSIONS = [Inversion(f"{network}:photos", batch, n) for network, n in REDUCED.items() for batch in (1, 4, 8)]
+"""Network -> iterations of breaching's longer run: a few seconds on a processor."""
+BATCHES = {"lenet:none": (1, 4), "cnn:none": (1, 4), "convnet:group": (1,), "resnet20:group": (1,)}
+INVERSIONS = [Inversion(f"{network}:photos", batch, n) for network, n in REDUCED.items() for batch in BATCHES[network]]
 WORKS = [
     Work(
         f"inversion, {one.cell.split(':')[0]}, " + ("one image" if one.batch == 1 else f"batch of {one.batch}"),
