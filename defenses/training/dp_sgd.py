@@ -164,6 +164,7 @@ class DPSGD(TrainingDefense):
             loss_reduction="mean",
             generator=spawned(generator, next(training.model.parameters()).device),
         )
+        watched.guard(optimizer, self)
         # A probe of several steps names the examples of each.
         drawn = not training.probe or len(training.loader) == 1
         loader = poisson_loader(training.loader, sampling, spawned(generator)) if drawn else training.loader
@@ -175,7 +176,7 @@ class DPSGD(TrainingDefense):
             training,
             optimizer=optimizer,
             loader=loader,
-            loss=safe_for_empty_batches(loss),
+            loss=safe_for_empty_batches(loss, watched.begin),
             # The caller counted passes by the number of examples, which must not show: rounds that are counted in steps end by
             # themselves, after as many passes as that takes.
             epochs=training.total_steps if by_steps and training.total_steps else training.epochs,

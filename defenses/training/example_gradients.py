@@ -27,7 +27,7 @@ from defenses.training.layer_gradients import (
     sum_of_products,
 )
 from defenses.training.quiet_import import opacus_module
-from defenses.training.watched_layers import WatchedLayers
+from defenses.training.watched_layers import Pass, WatchedLayers
 
 PER_EXAMPLE, GHOST = "per-example", "ghost"
 """Ways of clipping; both give the same sum, up to rounding."""
@@ -73,15 +73,14 @@ def example_loss(loss: Loss, watched: WatchedLayers) -> Loss:
         for weight, rows in example_rows(layer, inputs, gradients):
             weight.grad_sample = _added(weight.grad_sample, rows)
 
-    def begin(number: int, count: int, factor: Tensor) -> Tensor:
-        if any(weight.grad_sample is not None for weight in watched.weights):
-            raise ValueError("each batch needs a step of its own: gradients of another are left")
-        watched.begin(number, seen)
+    def begin(of: Pass, count: int, factor: Tensor) -> Tensor:
+        watched.begin()
+        of.seen = seen
         return factor * count
 
     def kept(model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
-        value, number = watched.run(loss, model, images, targets)
-        value.register_hook(functools.partial(begin, number, len(images)))  # type: ignore[no-untyped-call]
+        value, of, _ = watched.run(loss, model, images, targets)
+        value.register_hook(functools.partial(begin, of, len(images)))  # type: ignore[no-untyped-call]
         return value
 
     return kept
@@ -96,10 +95,10 @@ def ghost_loss(loss: Loss, watched: WatchedLayers, max_norm: float, owner: objec
 
     def ghost(model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
         seen = _SeenOutputs(model)
-        value, number = watched.run(loss, seen, images, targets)
+        value, of, edges = watched.run(loss, seen, images, targets)
         # Within its layer a weight takes no part in the graph: the layer's output stands for it.
-        inputs = [*seen.leaves, *watched.weights, *watched.edges]
-        slopes = torch.autograd.grad(value, inputs, allow_unused=True)
+        slopes = torch.autograd.grad(value, [*seen.leaves, *watched.weights, *edges], allow_unused=True)
+        edges.clear()
         if len(seen.leaves) != 1 or (gradient := slopes[0]) is None or any(slope is not None for slope in slopes[1:]):
             raise DefenseError(
                 f"{owner}: ghost clipping needs a loss that depends on the weights through one output of the model alone; use "
@@ -108,9 +107,17 @@ def ghost_loss(loss: Loss, watched: WatchedLayers, max_norm: float, owner: objec
         proxy = value.detach().requires_grad_()
 
         def backward(factor: Tensor) -> None:
-            book = _Book(watched, gradient)
-            watched.begin(number, book.enter)
+            watched.begin()
+            book = _Book(watched.weights, of.uses, gradient)
+            of.seen = book.enter
+            for weight in watched.weights:
+                weight.grad = None
             seen.outputs[0].backward(factor * len(images) * gradient)  # type: ignore[no-untyped-call]
+            of.seen = None
+            if any(weight.grad is not None for weight in watched.weights):
+                raise DefenseError(
+                    f"{owner}: a weight acts outside of its own layer in train mode, where nothing bounds it"
+                )
             book.set_clipped_sums(max_norm)
 
         proxy.register_hook(backward)  # type: ignore[no-untyped-call]  # later, because zero_grad may come first
@@ -140,12 +147,12 @@ class _SeenOutputs:
 class _Book:
     """What is kept of each call of a layer until the lengths of all gradients are known."""
 
-    def __init__(self, watched: WatchedLayers, outputs: Tensor) -> None:
-        self._weights, self._uses = watched.weights, Counter(watched.uses)
+    def __init__(self, weights: list[Any], uses: Counter[nn.Parameter], outputs: Tensor) -> None:
+        self._weights, self._uses = weights, uses
         self._rows = dict[Any, Tensor]()
         self._factored = list[tuple[Any, Tensor, Tensor]]()
         for weight in self._weights:
-            weight._norm_sample, weight.grad = outputs.new_zeros(len(outputs)), torch.zeros_like(weight)
+            weight._norm_sample = outputs.new_zeros(len(outputs))
 
     def enter(self, layer: Any, inputs: list[Tensor], gradients: Tensor) -> None:
         """Keep gradients per example, or the factors that they are sums of products of, whichever are fewer numbers."""
@@ -166,6 +173,8 @@ class _Book:
             weight._norm_sample = _lengths_of(rows)
         factors = clip_factors(_together([weight._norm_sample for weight in self._weights]), max_norm)
         kept, missing = factors > 0, bool((factors == 0).any())
+        for weight in self._weights:
+            weight.grad = torch.zeros_like(weight)
         for weight, rows in self._rows.items():
             weight.grad = _clipped_sum(rows, factors, missing)
         for weight, g, a in self._factored:
@@ -185,7 +194,7 @@ def _added(before: Tensor | None, rows: Tensor) -> Tensor:
 def _clipped_sum(gradients: Tensor, factors: Tensor, missing: bool) -> Tensor:
     """Sum of gradients (B, ...) times factors (B,); where the factor is zero, an infinite gradient is none."""
     if missing:
-        gradients[factors == 0] = 0.0
+        gradients = gradients.masked_fill((factors == 0).view(-1, *[1] * (gradients.dim() - 1)), 0.0)
     # As they lie in memory: one pass, and no copy.
     order = sorted(range(1, gradients.dim()), key=gradients.stride().__getitem__, reverse=True)
     flat = gradients.permute(0, *order).flatten(1) if order else gradients.view(-1, 1)

@@ -31,9 +31,13 @@ def example_rows(layer: Any, inputs: list[Tensor], gradients: Tensor) -> Iterato
     ours = _as_they_are if type(layer) is Spread else _for_convolution(layer, gradients)
     by_functions = opacus_module("grad_sample.functorch").ft_compute_per_sample_gradient
     way = ours or _ways().get(_ALIKE.get(_name_of(layer), type(layer)), by_functions)
+    if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d):  # Opacus unfolds images as if they were contiguous
+        inputs, gradients = [one.contiguous() for one in inputs], gradients.contiguous()
     for weight, rows in way(layer, inputs, gradients).items():
         if weight.requires_grad:
-            yield weight, rows
+            # What belongs to autograd, or to another weight, too, is nobody's to change.
+            own = rows.untyped_storage().data_ptr() != gradients.untyped_storage().data_ptr()
+            yield weight, rows if own else rows.clone()
     if ours and layer.bias is not None and layer.bias.requires_grad:
         yield layer.bias, gradients.sum((2, 3))
 

@@ -53,21 +53,25 @@ def _collate_or_empty(collate: Callable[[list[Any]], Any], example: Any, example
     return collate(examples) if examples else [part[:0] for part in collate([example])]
 
 
-def safe_for_empty_batches(loss: Loss) -> Loss:
-    """The same loss, and zero for no examples, whose mean is NaN; the gradient of that zero has no per-example parts to add."""
+def safe_for_empty_batches(loss: Loss, begin: Callable[[], None]) -> Loss:
+    """The same loss, and zero for no examples, whose mean is NaN; the gradient of that zero has no per-example parts to add.
+
+    ``begin`` is called at the start of the backward pass of that zero.
+    """
 
     def safe(model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
         if len(images):
             return loss(model, images, targets)
         zero = torch.zeros((), device=images.device, requires_grad=True)
         # At the time of backward, because zero_grad may come between the loss and it.
-        zero.register_hook(lambda _: _set_no_examples(model))  # type: ignore[no-untyped-call]
+        zero.register_hook(lambda _: _set_no_examples(model, begin))  # type: ignore[no-untyped-call]
         return zero
 
     return safe
 
 
-def _set_no_examples(model: nn.Module) -> None:
+def _set_no_examples(model: nn.Module, begin: Callable[[], None]) -> None:
+    begin()
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.grad = torch.zeros_like(parameter)  # what ghost clipping adds up

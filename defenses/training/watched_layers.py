@@ -74,49 +74,98 @@ def attach_hooks(model: nn.Module, owner: object) -> "WatchedLayers":
         raise DefenseError(f"{owner}: the model has no gradients per example: {error}") from error
 
 
+class Pass:
+    """One forward pass.
+
+    Attributes:
+        uses: Weight -> number of calls of layers.
+        seen: What is shown in the backward pass that follows: the layer, its inputs and the gradients at its output.
+    """
+
+    def __init__(self) -> None:
+        self.uses = Counter[nn.Parameter]()
+        self.seen: Callable[[nn.Module, list[Tensor], Tensor], None] | None = None
+
+
 class WatchedLayers:
     """The layers of a model that have gradients per example.
 
-    Within its layer a weight takes no part in the graph, so that no backward pass computes the sum of its gradients.
+    Within its layer a weight takes no part in the graph, so that no backward pass computes the sum of its gradients. One that gets
+    a gradient all the same acts where nothing bounds it: the step is refused.
 
     Attributes:
-        weights: Those that are trained.
-        uses: Weight -> number of calls of layers in the last pass.
-        edges: Of the graph, at the outputs of these calls.
+        names: Of the weights that are trained.
+        weights: These weights.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self.weights: list[Any] = [weight for weight in model.parameters() if weight.requires_grad]
-        self.uses, self.edges = Counter[nn.Parameter](), list[GradientEdge]()
-        self._running, self._passes, self._begun = False, 0, 0
-        self._seen: Callable[[nn.Module, list[Tensor], Tensor], None] = lambda *_: None
+        self.names: dict[Any, str] = {weight: name for name, weight in model.named_parameters() if weight.requires_grad}
+        self.weights = list(self.names)
+        self._pass: Pass | None = None
+        self._edges = list[GradientEdge]()
+        self._frozen = [weight for weight in model.parameters() if not weight.requires_grad]
+        self._ready, self._strays = False, list[str]()
         self._held: list[list[tuple[nn.Module, str, Any]]] = []
-        for weight in self.weights:
-            weight.grad_sample = None
         hooks: list[Any] = []
         model.autograd_grad_sample_hooks = hooks  # type: ignore[assignment]  # where Opacus looks for its own
+        for weight, name in self.names.items():
+            weight.grad_sample = None
+            # A weight's hook that held this object would keep both for ever.
+            hooks.append(weight.register_post_accumulate_grad_hook(functools.partial(_note, self._strays, name)))
         for layer in _layers(model):
             if not is_known(layer):
                 opacus_module("grad_sample.functorch").prepare_layer(layer)
             hooks.append(layer.register_forward_pre_hook(self._before))
             hooks.append(layer.register_forward_hook(self._after, always_call=True))
 
-    def run(self, loss: Loss, *given: Any) -> tuple[Tensor, int]:
-        """The loss, and the number of the pass by which ``begin`` knows it."""
-        self._passes, self._running = self._passes + 1, True
-        self.uses.clear()
-        self.edges.clear()
-        try:
-            return loss(*given), self._passes
-        finally:
-            self._running = False
+    def refuse(self, strays: list[str], owner: object) -> None:
+        """Raise ``DefenseError`` if there are weights with a gradient that no layer in train mode has shown."""
+        if strays:
+            raise DefenseError(
+                f"{owner}: {', '.join(sorted(strays)[:3])}: a gradient comes from outside of a layer in train mode"
+            )
 
-    def begin(self, number: int, seen: Callable[[nn.Module, list[Tensor], Tensor], None]) -> None:
-        """Show what layers see in the backward pass that follows: the layer, its inputs and the gradients at its output."""
-        self._begun, self._seen = number, seen
+    def run(self, loss: Loss, *given: Any) -> tuple[Tensor, Pass, list[GradientEdge]]:
+        """The loss, its pass, and the edges of the graph at the outputs of layers."""
+        self._pass, self._edges = Pass(), []
+        try:
+            return loss(*given), self._pass, self._edges
+        finally:
+            # Kept edges would keep the graph, whose hooks keep this object.
+            self._pass, self._edges = None, []
+            while self._held:
+                self._give_back()
+
+    def begin(self) -> None:
+        """Note that the backward pass of a batch begins; ``ValueError`` where another has not been followed by a step."""
+        if self._ready:
+            raise ValueError("each batch needs a step of its own: gradients of another are left")
+        if any(weight.requires_grad for weight in self._frozen):
+            raise ValueError("a weight is trained that was frozen when the training was protected")
+        self._ready = True
+        self._strays.clear()
+
+    def guard(self, optimizer: Any, owner: object) -> None:
+        """Let an optimizer refuse steps on other gradients than those of one backward pass that ``begin`` knows of."""
+        pre_step, zero_grad = optimizer.pre_step, optimizer.zero_grad
+
+        def checked(*given: Any) -> Any:
+            if not self._ready:
+                raise DefenseError(
+                    f"{owner}: a step has no backward pass of its own; use the loss of the protected training"
+                )
+            self.refuse(self._strays, owner)
+            self._ready = False
+            return pre_step(*given)
+
+        def zeroed(*given: Any, **named: Any) -> None:
+            self._ready = False
+            zero_grad(*given, **named)
+
+        optimizer.pre_step, optimizer.zero_grad = checked, zeroed
 
     def _before(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        shown = self._running and module.training and torch.is_grad_enabled()
+        shown = self._pass is not None and module.training and torch.is_grad_enabled()
         owners = () if not shown else (module,) if is_known(module) else module.modules()
         own = [(one, name, weight) for one in owners for name, weight in one._parameters.items() if weight is not None]
         self._held.append([entry for entry in own if entry[2].requires_grad])
@@ -129,9 +178,7 @@ class WatchedLayers:
             one._parameters[name] = fixed
 
     def _after(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Any) -> Tensor | None:
-        held = self._held.pop()
-        for one, name, weight in held:
-            one._parameters[name] = weight
+        held = self._give_back()
         if not held or output is None or spread_weights(module):
             return None
         if not isinstance(output, Tensor):
@@ -142,18 +189,30 @@ class WatchedLayers:
         shown: Tensor = output
         return shown
 
-    def _watch(self, module: nn.Module, inputs: list[Tensor], output: Tensor, weights: list[nn.Parameter]) -> None:
-        self.uses.update(weights)
-        self.edges.append(get_gradient_edge(output))
-        versions = [one._version for one in inputs]
-        output.register_hook(functools.partial(self._arrived, self._passes, module, inputs, versions))  # type: ignore[no-untyped-call]
+    def _give_back(self) -> list[tuple[nn.Module, str, Any]]:
+        held = self._held.pop()
+        for one, name, weight in held:
+            one._parameters[name] = weight
+        return held
 
-    def _arrived(self, number: int, module: nn.Module, inputs: Any, versions: list[int], gradients: Tensor) -> None:
-        if number != self._begun:
-            return
-        if versions != [one._version for one in inputs]:
-            raise ValueError("an operation in place changed what a layer saw")
-        self._seen(module, inputs, gradients)
+    def _watch(self, module: nn.Module, inputs: list[Tensor], output: Tensor, weights: list[nn.Parameter]) -> None:
+        assert self._pass is not None
+        self._pass.uses.update(weights)
+        self._edges.append(get_gradient_edge(output))
+        versions = [one._version for one in inputs]
+        output.register_hook(functools.partial(_arrived, self._pass, module, inputs, versions))  # type: ignore[no-untyped-call]
+
+
+def _note(strays: list[str], name: str, _: Tensor) -> None:
+    strays.append(name)
+
+
+def _arrived(of: Pass, module: nn.Module, inputs: Any, versions: list[int], gradients: Tensor) -> None:
+    if of.seen is None:
+        return
+    if versions != [one._version for one in inputs]:
+        raise ValueError("an operation in place changed what a layer saw")
+    of.seen(module, inputs, gradients)
 
 
 def _layers(module: nn.Module) -> Iterator[nn.Module]:
