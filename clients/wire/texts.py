@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from defenses import checks
 from defenses.checks import cut
+from defenses.checks import shown as shown_within
 
 SHORT = 120
 """Characters of a received value in an error."""
@@ -90,7 +90,7 @@ def shortened(value: object) -> str:
 
 def shown(value: object) -> str:
     """A value that a user wrote, for an error; a long text is cut and its length is added."""
-    return checks.shown(value, LONGEST)
+    return shown_within(value, LONGEST)
 
 
 _TURNS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
