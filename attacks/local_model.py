@@ -1,6 +1,7 @@
 """The model that a client ended its local training with, as its update gives it away."""
 
 import copy
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 import torch
@@ -10,6 +11,7 @@ from attacks.observations import AttackError, ClientUpdate, trained_parameters
 from defenses.tensors import NamedTensors, Tensors
 
 Module = TypeVar("Module", bound=nn.Module)
+Seen = TypeVar("Seen")
 
 
 def local_model(observation: ClientUpdate) -> nn.Module:
@@ -34,6 +36,19 @@ def local_model(observation: ClientUpdate) -> nn.Module:
     return overwrite(
         model, {n: value.clamp(min=0) if n.endswith("running_var") else value for n, value in moved.items()}
     )
+
+
+def usable(updates: Iterable[ClientUpdate], read: Callable[[ClientUpdate], Seen]) -> list[Seen]:
+    """What ``read`` makes of a client's updates, without those for which it raises ``AttackError``; raise it if none is left."""
+    seen, problem = list[Seen](), "the client sent no update"
+    for update in updates:
+        try:
+            seen.append(read(update))
+        except AttackError as error:
+            problem = str(error)
+    if not seen:
+        raise AttackError(problem)
+    return seen
 
 
 def shared_tensors(model: nn.Module) -> Tensors:

@@ -62,13 +62,8 @@ def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 def require_trained(gradient: Update, what: str, *names: str) -> None:
     """Refuse an attack that needs the gradient of parameters that clients do not train.
 
-    Args:
-        gradient: From ``ClientUpdate.gradient``.
-        what: Whose parameters they are, such as "the last layer".
-        names: Of the parameters.
-
     Raises:
-        AttackError: When one is not in the gradient; the message names it.
+        AttackError: When one of ``names`` is not in the gradient; the message names it, and whose it is by ``what``.
     """
     if frozen := [name for name in names if name not in gradient]:
         raise NotApplicableError(f"{what} is frozen: no gradient of {frozen[0]!r}")

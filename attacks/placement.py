@@ -28,9 +28,6 @@ class Placement:
 
     Attacks follow their observations: moving these, the models in them and the server's knowledge decides where an attack computes.
     On a GPU it computes in full float32: neither TensorFloat-32 nor mixed precision.
-
-    Attributes:
-        device: The device.
     """
 
     device: torch.device
@@ -95,7 +92,7 @@ class Placement:
         def trained(batch: Batch, seed: int) -> nn.Module:
             return self.moved(train(Placement(HOST).moved(batch), seed))
 
-        return replace(self.moved(replace(knowledge, train=_untrained)), train=trained)
+        return replace(self.moved(knowledge), train=trained)
 
     def moved(self, value: Value) -> Value:
         """A value whose tensors and modules are on the device: itself where all of them are; its own tensors never change.
@@ -132,7 +129,3 @@ class Placement:
             members = [self._moved(member, seen) for member in value]
             return value if all(map(operator.is_, members, value)) else type(value)(members)
         return value
-
-
-def _untrained(batch: Batch, seed: int) -> nn.Module:
-    raise NotImplementedError

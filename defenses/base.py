@@ -197,9 +197,7 @@ class TrainingDefense(Defense):
     def check_model(self, model: nn.Module, input_shape: Shape) -> None:
         """Refuse a model that the defence cannot protect, before the run starts; most defences accept any model.
 
-        Args:
-            model: Stays as it is.
-            input_shape: Of one image, (C, H, W).
+        The model stays as it is; ``input_shape`` is (C, H, W) of one image.
 
         Raises:
             DefenseError: With the property that the model lacks.

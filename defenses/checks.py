@@ -298,13 +298,13 @@ def require(condition: bool, owner: Any, name: str, allowed: str) -> None:
         raise ValueError(f"{name} is {shown(getattr(owner, name))}; allowed: {allowed}")
 
 
-def shown(value: Any) -> str:
+def shown(value: Any, most: int = LONGEST) -> str:
     """A value in an error; what would fill a screen is cut."""
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # a number of more digits than Python writes, or tuples in tuples
         return f"{type(value).__name__} that is too large to show"
-    return cut(text, LONGEST)
+    return cut(text, most)
 
 
 def cut(text: str, most: int) -> str:

@@ -126,7 +126,8 @@ class FeatureChain:
         """
         chain = self
         for index, defense in self._stages(FittedDefense):
-            chain = chain._with(index, defense.fit(chain.context_of(index, context, key), generator_for(*key, index)))
+            stage = defense.fit(chain.context_of(index, context, key), generator_for(*key, index))
+            chain = type(self)((*chain.defenses[:index], stage, *chain.defenses[index + 1 :]))
         return chain
 
     def context_of(self, index: int, context: FitContext, key: Key) -> FitContext:
@@ -144,9 +145,6 @@ class FeatureChain:
             return before.encode_features(features, (*key, "fit", index, next(passes)))
 
         return context.behind(encode, before.decode_features)
-
-    def _with(self, index: int, stage: Defense) -> Self:
-        return type(self)((*self.defenses[:index], stage, *self.defenses[index + 1 :]))
 
     def state(self) -> Tensors:
         """Tensors of all fitted stages, under "<number of the stage>.<name>"; see ``FittedDefense.state``."""

@@ -51,11 +51,7 @@ def call(kind: Any, given: Mapping[str, Any]) -> Any:
 def parse_statements(text: str, registry: Names, what: str, make: Make = call) -> list[list[Any]]:
     """Parse ``A() | B(x=1); C()`` into ``[[A(), B(x=1)], [C()]]``.
 
-    Args:
-        text: The configuration text. Empty statements are skipped.
-        registry: Allowed names, and the class or function of each.
-        what: Noun for error messages ("defence", "attack").
-        make: Makes an object from a class or function and its arguments.
+    Empty statements are skipped. ``what`` is the noun of error messages, such as "defence".
 
     Raises:
         SpecError: Naming the text, what came and what is allowed.
@@ -225,7 +221,6 @@ def nearest(name: str, known: Iterable[str], most: int) -> list[str]:
     return [folded[close] for close in difflib.get_close_matches(name.casefold(), folded, n=most, cutoff=LIKENESS)]
 
 
-def suggest(name: str, known: Iterable[str], most: int = 1) -> str:
-    """The end of an error about an unknown name: the known names of similar spelling, or ""."""
-    close = nearest(name, known, most)
-    return f", did you mean {' or '.join(map(repr, close))}?" if close else ""
+def suggest(name: str, known: Iterable[str]) -> str:
+    """The end of an error about an unknown name: the known name of the most similar spelling, or ""."""
+    return "".join(f", did you mean {close!r}?" for close in nearest(name, known, 1))

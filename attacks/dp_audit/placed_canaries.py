@@ -55,14 +55,8 @@ class PlacedCanaries:
         """Draw the places of ``count`` canaries, spread evenly over the tensors as far as their sizes allow.
 
         Under "add-or-remove" the number of a client's examples depends on all of its coins. So clients of odd partitions have a
-        lone canary and no others, and clients of even partitions have no lone canary.
-
-        Args:
-            sizes: As the attribute.
-            count: At least 0, at most all weights.
-            neighbours: Of the audited bound, a name of ``defenses.neighbours``.
-            seed: Of the run; places are public.
-            partition: The client's.
+        lone canary and no others, and clients of even partitions have no lone canary. ``neighbours`` are those of the audited
+        bound; ``seed`` is the run's, as places are public.
         """
         apart = neighbours == ADD_OR_REMOVE
         generator = generator_for("canary places", seed, partition)

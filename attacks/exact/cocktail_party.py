@@ -39,12 +39,7 @@ UNSEEN = 1e-2
 
 @dataclass(frozen=True)
 class Whitened:
-    """Mixtures with mean square 1 and uncorrelated rows; double precision.
-
-    Attributes:
-        samples: (R, K) = ``matrix`` @ mixtures.
-        matrix: (R, R).
-    """
+    """Mixtures with mean square 1 and uncorrelated rows: ``samples`` (R, K) = ``matrix`` (R, R) @ mixtures; double precision."""
 
     samples: Tensor
     matrix: Tensor

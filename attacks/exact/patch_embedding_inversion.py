@@ -246,10 +246,8 @@ class PatchEmbeddingInversion(SolvingAttack):
 def solved_patches(slopes: Tensor, weight: Tensor, numbers: Numbers) -> Tensor:
     """The posterior mean of X (T, P) for slopes^T X = weight + error, with entries of X of mean 0 and variance 1.
 
-    Args:
-        slopes: (T, D), double precision.
-        weight: (D, P), double precision.
-        numbers: Receives ``tokens``, ``rank``, ``condition`` and ``residual``.
+    ``slopes`` (T, D) and ``weight`` (D, P) are in double precision; ``numbers`` receives ``tokens``, ``rank``, ``condition`` and
+    ``residual``.
     """
     tokens, width = slopes.shape
     left, values, right = torch.linalg.svd(slopes, full_matrices=False)

@@ -49,9 +49,6 @@ class SparseDictionary(SparseDirections):
     that happens to be zero besides makes a sum of columns look like a column. A row that alone excludes a second direction is
     therefore left out, and a kernel of a few dimensions is searched for its columns by samples of rows.
 
-    Attributes:
-        starts: Starts of the learning so far.
-
     Source: complete dictionary learning by an orthogonal matrix after whitening: Zhai, Yang, Liao, Wright, Ma, "Complete dictionary
     learning via l4-norm maximization over the orthogonal group", JMLR 2020, Algorithm 2 (MSP). log cosh in place of the fourth
     power, and the fixed point: Hyvarinen, "Fast and robust fixed-point algorithms for independent component analysis", IEEE

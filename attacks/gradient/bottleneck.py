@@ -62,14 +62,12 @@ class _EncoderMatching(GradientMatching):
     def __init__(self, problem: MatchingProblem, encoder: str) -> None:
         super().__init__(problem)
         self._encoder, self._bias = problem.model.get_submodule(encoder), f"{encoder}.bias"
-        self._matched = self._before()
-
-    def _before(self) -> list[str]:
-        """Names of the weights that the encoder's output depends on, but for its bias, whose gradient is d itself."""
         weights = {name: weight.detach().requires_grad_() for name, weight in self.parameters.items()}
         images = next(iter(weights.values())).new_zeros(self.batch_shape)
         slopes = torch.autograd.grad(self._arriving(weights, images, None), list(weights.values()), allow_unused=True)
-        return [name for name, g in zip(weights, slopes, strict=True) if g is not None and name != self._bias]
+        # The weights that the encoder's output depends on, but for its bias, whose gradient is d itself.
+        depends = (name for name, slope in zip(weights, slopes, strict=True) if slope is not None)
+        self._matched = [name for name in depends if name != self._bias]
 
     def _arriving(self, weights: Update, images: Tensor, direction: Tensor | None) -> Tensor:
         """<d, h(x)>, or the sum of h(x) where d is None."""

@@ -109,7 +109,9 @@ class TargetPreparation(Attack[ClientUpdate, Reconstruction]):
         if not any(bool(value.any()) for value in gradient.values()):
             raise AttackError("the gradient is zero in every parameter, so there is nothing to match")
         labels = self._labels(known, gradient, victim.num_classes)
-        unrolled = self._unrolls(known) and estimate != 0  # An estimate of 0 is none: nothing can be simulated with it.
+        few = 1 < known.local_steps <= self.max_unrolled_steps and known.num_examples <= self.max_images
+        # An estimate of 0 is none: nothing can be simulated with it.
+        unrolled = few and known.batch_size >= 1 and estimate != 0
         if labels is not None and unrolled and not self._knows_labels(known):
             labels = labels.sort().values
         statistics = self._statistics(known)
@@ -150,10 +152,6 @@ class TargetPreparation(Attack[ClientUpdate, Reconstruction]):
 
     def _knows_labels(self, observation: ClientUpdate) -> bool:
         return self.labels == "known" or (self.labels == "auto" and observation.labels is not None)
-
-    def _unrolls(self, observation: ClientUpdate) -> bool:
-        few = 1 < observation.local_steps <= self.max_unrolled_steps
-        return few and observation.num_examples <= self.max_images and observation.batch_size >= 1
 
     def _with_learning_rate(self, observation: ClientUpdate) -> tuple[ClientUpdate, float | None]:
         """The observation with a learning rate, and its estimate if there is one."""

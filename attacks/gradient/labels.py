@@ -10,7 +10,7 @@ from attacks.guesses import Labels
 from attacks.observations import AttackError, ClientUpdate, require_trained
 from defenses.checks import algorithm
 from defenses.module_calls import calls_of
-from defenses.tensors import ImageShape, Update
+from defenses.tensors import Update
 
 MOST_LABELS = 1024
 """Guessed labels of a batch, the most certain first."""
@@ -43,12 +43,13 @@ class LabelInference(Attack[ClientUpdate, Labels], guesses="labels"):
 
 def infer_observed_labels(observation: ClientUpdate, gradient: Update) -> Tensor:
     """``infer_labels``, with the number of classes and typical features computed from the server's model."""
-    model, like = attackable(observation.model, train_mode=False), next(iter(gradient.values()))
-    classes = count_classes(model, observation.input_shape, like)
-    features = None
-    # A layer without a bias, or with a frozen one, has no gradient that shows the features.
-    if f"{last_linear(model, classes)[0]}.bias".lstrip(".") not in gradient:
-        features = mean_image_features(model, observation.input_shape, classes, like)
+    features, (model, classes, name, layer) = None, _head(observation)
+    # A layer without a bias, or with a frozen one, has no gradient that shows the features. Those of the mean image, which is zero
+    # after normalisation, are a free stand-in for LLG's dummy images: more accurate than uniform noise or grey levels on digits.
+    if f"{name}.bias".lstrip(".") not in gradient:
+        with torch.no_grad(), calls_of([layer]) as calls:
+            model(layer.weight.new_zeros(1, *observation.input_shape))
+        features = calls[0][1].flatten(0, -2).mean(0)
     return infer_labels(gradient, model, observation.num_examples, classes, features)
 
 
@@ -103,17 +104,6 @@ def infer_labels(
         taken.append(int(signal.argmin()))
         signal[taken[-1]] += impact
     return torch.tensor(taken)
-
-
-def mean_image_features(model: nn.Module, input_shape: ImageShape, num_classes: int | None, like: Tensor) -> Tensor:
-    """Inputs (D,) of the last fully connected layer for the mean image, which is zero after normalisation.
-
-    A free stand-in for LLG's dummy images; more accurate than uniform noise or grey levels on digits.
-    """
-    with torch.no_grad(), calls_of([last_linear(model, num_classes)[1]]) as calls:
-        model(like.new_zeros(1, *input_shape))
-    features: Tensor = calls[0][1]
-    return features.flatten(0, -2).mean(0)
 
 
 def last_linear(model: nn.Module, num_classes: int | None = None) -> tuple[str, nn.Linear]:

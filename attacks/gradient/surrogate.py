@@ -107,9 +107,7 @@ def moves(owners: list[Target]) -> Update:
 class SurrogateGradientMatching(GradientMatching):
     """The objective at the surrogate models; the last unknown of a row is alpha over ``ALPHA_UNIT``.
 
-    Args:
-        problem: That of matching at the global model.
-        moves: Name -> w_T - w_0 of each trial, (T, *shape).
+    ``problem`` is that of matching at the global model; ``moves`` are name -> w_T - w_0 of each trial, (T, *shape).
     """
 
     def __init__(self, problem: MatchingProblem, moves: Update) -> None:

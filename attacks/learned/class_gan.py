@@ -11,7 +11,7 @@ from attacks.descent import step_down
 from attacks.gradient.trial_gradients.matching import count_classes
 from attacks.guesses import Representatives
 from attacks.image_measures import total_variation
-from attacks.local_model import local_model
+from attacks.local_model import local_model, usable
 from attacks.networks.generator import ImageGenerator, random_shift
 from attacks.normalisation import normalise
 from attacks.observations import AttackError, ClientUpdate, TrainingUpdate, UpdateHistory
@@ -66,7 +66,7 @@ class ClassGAN(
 
     def attack_one(self, observation: UpdateHistory, generator: torch.Generator) -> Representatives:
         """Draw ``images_per_class`` images of every class with a trained generator."""
-        rounds = _usable_rounds(observation)
+        rounds = usable(observation.updates, lambda update: (update, local_model(update)))
         last, model = rounds[-1]
         count = _classes_of(last)
         network = ImageGenerator(self.latent, count, last.input_shape, self.width, generator)
@@ -96,19 +96,6 @@ class ClassGAN(
 
     def _wanted(self, count: int) -> Tensor:
         return torch.arange(count).repeat_interleave(self.images_per_class)
-
-
-def _usable_rounds(history: UpdateHistory) -> Rounds:
-    """The rounds of a client whose update fits its model; the others are left out."""
-    rounds, problem = [], "the client sent no update"
-    for observation in history.updates:
-        try:
-            rounds.append((observation, local_model(observation)))
-        except AttackError as error:
-            problem = str(error)
-    if not rounds:
-        raise AttackError(problem)
-    return rounds
 
 
 def _classes_of(observation: ClientUpdate) -> int:

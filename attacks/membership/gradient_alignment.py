@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from attacks.base import Attack
-from attacks.local_model import local_model, overwrite, shared_tensors
+from attacks.local_model import local_model, overwrite, shared_tensors, usable
 from attacks.membership.loss_threshold import Membership
 from attacks.observations import AttackError, ClientUpdate, NotApplicableError, TrainingUpdate, UpdateHistory
 from defenses.checks import algorithm
@@ -122,11 +122,7 @@ class RoundsTest(Membership):
 
     @classmethod
     def from_tensors(cls, tensors: NamedTensors, model: nn.Module) -> Self:
-        """Inverse of ``to_tensors``, for a model of the same architecture, which is copied.
-
-        Raises:
-            AttackError: When names, shapes or values do not fit.
-        """
+        """Inverse of ``to_tensors``; see ``Membership.from_tensors``."""
         if not tensors:
             return cls(None, failure="the attack failed and sent no test")
         held = copy.deepcopy(model)
@@ -185,19 +181,12 @@ class GradientAlignment(
         Raises:
             AttackError: When no round is usable, or the model has no gradients of single records.
         """
-        usable, problem = list[ObservedRound](), "the client sent no update"
-        for update in observation.updates:
-            try:
-                usable.append(_observed(update))
-            except AttackError as error:
-                problem = str(error)
-        if not usable:
-            raise AttackError(problem)
+        seen = usable(observation.updates, _observed)
         model = copy.deepcopy(observation.updates[-1].model).eval().requires_grad_(False)
         # Refuses a model without gradients of single records here, at the server, not at each client.
         image: Tensor = next(model.parameters()).new_zeros(1, *observation.updates[-1].input_shape)
         next(record_gradients(model, image, torch.zeros(1, dtype=torch.int64, device=image.device)))
-        rounds = tuple(usable[at] for at in spread(len(usable), MOST_ROUNDS))
+        rounds = tuple(seen[at] for at in spread(len(seen), MOST_ROUNDS))
         return RoundsTest(model, diagnostics={"rounds-used": float(len(rounds))}, rounds=rounds)
 
 

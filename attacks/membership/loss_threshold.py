@@ -29,10 +29,6 @@ class MembershipNetwork(nn.Module):
     """A small network that maps features of a model's output on records to membership logits: (N, F) -> (N,).
 
     Features, less their mean and over their deviation, go through one hidden layer.
-
-    Args:
-        num_features: F.
-        hidden: Width of its only hidden layer.
     """
 
     def __init__(self, num_features: int, hidden: int) -> None:

@@ -123,9 +123,7 @@ def estimate_prior(confidences: Tensor, outside: Tensor) -> Prior:
     The logarithms of the records' sample variances give prior variance and degrees of freedom (moderated variances), the spread of
     the records' means beyond their sampling error gives the weight of the prior mean.
 
-    Args:
-        confidences: (S, A) of A records under S models.
-        outside: (S, A), bool: the model was not trained on the record.
+    Of (S, A) confidences of A records under S models; ``outside`` (S, A), bool: the model was not trained on the record.
 
     Raises:
         AttackError: When fewer than two records have at least two models without them.

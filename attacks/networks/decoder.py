@@ -11,13 +11,7 @@ from attacks.networks.standardise import standardise_tokens
 
 @dataclass(frozen=True)
 class Layout:
-    """How an image is cut into patches, one for each token.
-
-    Attributes:
-        grid: Rows and columns of tokens.
-        patch_size: Side of a patch in pixels.
-        channels: C of the image.
-    """
+    """How an image is cut into patches of ``patch_size`` pixels a side, one for each token of a ``grid`` of rows and columns."""
 
     grid: tuple[int, int]
     patch_size: int

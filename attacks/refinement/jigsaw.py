@@ -104,15 +104,7 @@ def place_pixels(planes: Tensor, groups: Sequence[Windows], sweeps: int) -> Tens
 
     The first sweep looks at neighbours in the window only, since the others are still shuffled. A window of up to 4 pixels tries
     every order. A larger one tries the best swap of two, and the optimal assignment of its pixels to positions where the cost of a
-    pixel at a position is that beside what lies around it now.
-
-    Args:
-        planes: (P, H, W).
-        groups: Of ``windows_of``.
-        sweeps: Most visits of each window.
-
-    Returns:
-        (P, H, W).
+    pixel at a position is that beside what lies around it now. Planes are (P, H, W); ``sweeps`` are the most visits of a window.
     """
     state, step = Planes(planes), 0
     moved = torch.zeros(len(state.values), dtype=torch.int64)

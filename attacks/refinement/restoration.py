@@ -95,7 +95,7 @@ class LearnedRestorer(
         batch, shape = knowledge.auxiliary, tuple(knowledge.auxiliary.images.shape[1:])
         if not any(isinstance(defense, InputDefense) for defense in knowledge.pipeline.defenses):
             return replace(self, learned=LearnedMap(None, shape, {}))
-        kept, held = (select(batch, rows) for rows in kept_and_held(len(batch), generator))
+        kept, held = (batch.rows(rows) for rows in kept_and_held(len(batch), generator))
         network = self._train(kept, knowledge.pipeline, generator)
         protected = protect_afresh(knowledge.pipeline, held, generator).images
         scores = {
@@ -121,7 +121,7 @@ class LearnedRestorer(
         # The rate rises for a fifth of the way, which must be longer than one step.
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, max(self.iterations, 6), pct_start=0.2)
         for _ in range(self.iterations):
-            examples = select(clean, torch.randperm(len(clean), generator=generator)[: self.batch_size])
+            examples = clean.rows(torch.randperm(len(clean), generator=generator)[: self.batch_size])
             step_down(optimizer, (network(protected(examples)) - examples.images).square().mean(), schedule)
         return network.eval()
 
@@ -148,9 +148,3 @@ def protect_afresh(pipeline: Pipeline, clean: Batch, generator: torch.Generator)
     """Runs the clients' input defences with randomness of the attacker's own: a key drawn from ``generator``."""
     key = ("restorer", seed_of(generator))
     return pipeline.protect_batch(pipeline.protect_once(clean, key), key)
-
-
-def select(batch: Batch, rows: Tensor) -> Batch:
-    """Some examples."""
-    rows = rows.to(batch.images.device)
-    return batch.rows(rows)

@@ -104,9 +104,7 @@ def region_features(images: Tensor, sizes: Shape) -> list[Tensor]:
     window); and, of images with colours, the correlation of channels in these differences. Each stands beside its difference to
     the mean over the image's regions, and beside that mean: Algorithm 1 compares regions of one image.
 
-    Args:
-        images: (B, C, H, W) in [0, 1].
-        sizes: Powers of two, decreasing; regions of the last two are never cut further.
+    Images are (B, C, H, W) in [0, 1]; sizes are decreasing powers of two, and regions of the last two are never cut further.
     """
     pixels = widened(images)
     channels, ones = pixels.shape[1], torch.ones(1, 1, *pixels.shape[-2:], device=pixels.device)

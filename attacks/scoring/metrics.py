@@ -77,10 +77,7 @@ def _(guess: Reconstruction, truth: Tensor) -> dict[str, Any]:
 def score_pairs(guess: Tensor, truth: Tensor, pairs: tuple[Tensor, Tensor]) -> dict[str, list[float]]:
     """Per-image lists of every metric with a ``measure`` (``mse``, ``psnr``, ``ssim``), of given pairs.
 
-    Args:
-        guess: (M, C, H, W) in [0, 1].
-        truth: (N, C, H, W) in [0, 1].
-        pairs: Indices into ``guess`` and into ``truth``, as ``optimal_assignment`` returns them.
+    Images are (M, C, H, W) and (N, C, H, W) in [0, 1]; ``pairs`` are as ``optimal_assignment`` returns them.
     """
     images, truth = guess.detach().cpu(), truth.detach().cpu().to(guess.dtype)
     pair = images[pairs[0]], truth[pairs[1]]

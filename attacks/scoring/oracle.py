@@ -47,18 +47,15 @@ class Oracle:
     def logits(self, images: Tensor) -> Tensor:
         """Its answers to images (B, C, H, W) in [0, 1]: (B, K) on the CPU. Errors as ``features``."""
         with torch.no_grad():
-            logits: Tensor = self.network[-1](self._features(images))
+            logits: Tensor = self.network[-1](self.features(images))
         return logits.cpu()
 
     def features(self, images: Tensor) -> Tensor:
-        """What it sees in each image (B, C, H, W) in [0, 1] before it names a class: (B, F) on the CPU.
+        """What it sees in each image (B, C, H, W) in [0, 1] before it names a class: (B, F), where the network is.
 
         Raises:
             ValueError: When the images are of another shape than those it was trained on.
         """
-        return self._features(images).cpu()
-
-    def _features(self, images: Tensor) -> Tensor:
         if tuple(images.shape[1:]) != self.image_shape:
             raise ValueError(f"the oracle judges images of shape {self.image_shape}, not {tuple(images.shape[1:])}")
         with torch.no_grad():
@@ -78,7 +75,7 @@ class Oracle:
             with this oracle in place of FaceNet), and "identification": 1 where no other true image is more similar, else 0.
             Guessing at random identifies one in N; of a single image nothing is identified.
         """
-        seen, known = (F.normalize(self.features(images), dim=1) for images in (guess, truth))
+        seen, known = (F.normalize(self.features(images).cpu(), dim=1) for images in (guess, truth))
         cosines = (seen @ known.T).abs()
         own = cosines.diagonal()
         scores = {FEATURE_SIMILARITY.name: FEATURE_SIMILARITY.cut(own.tolist())}
@@ -101,13 +98,9 @@ class Oracle:
 def train_oracle(auxiliary: Batch, seed: int, epochs: int = 12, objective: Objective = ONE_CLASS) -> Oracle:
     """Trains a small convolutional network on clean auxiliary images; a random eighth of them is held out for ``accuracy``.
 
-    Adam with a one-cycle learning rate and shifts of up to two pixels. The result depends on the arguments alone.
-
-    Args:
-        auxiliary: Images (N, C, H, W) in [0, 1] and class probabilities or label vectors (N, K); at least 16 images.
-        seed: Of the weights, the split and the order.
-        epochs: Passes over seven eighths of the images.
-        objective: What it is trained for, and what its accuracy is of.
+    Adam with a one-cycle learning rate and shifts of up to two pixels. The result depends on the arguments alone: at least 16
+    images (N, C, H, W) in [0, 1] with class probabilities or label vectors (N, K), and the seed of the weights, the split and the
+    order.
 
     Raises:
         AttackError: When there are too few images.

@@ -196,13 +196,8 @@ def decoded(
     The fixed-point iteration finds the tokens where blocks add less to a token than it holds, and where there is no noise. Their
     pixels are exact if a token is no shorter than a patch. ``PatchPrior.search`` decodes the other images.
 
-    Args:
-        edge: The client half, in eval mode.
-        shape: (C, H, W) of an image.
-        known: Normalisation of the client's images.
-        received: (B, N, D), finite.
-        noise: Standard deviation of the received numbers' noise.
-        evaluations: See ``PatchPrior.search``.
+    ``shape`` is (C, H, W) of an image, and ``received`` is (B, N, D), finite, with noise of this standard deviation; for
+    ``evaluations`` see ``PatchPrior.search``.
 
     Returns:
         Patches (B, N, P) in [0, 1], and diagnostics: ``block_residual``, the largest relative residual of an image, and

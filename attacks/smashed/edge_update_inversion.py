@@ -101,12 +101,8 @@ class EdgeUpdateInversion(
 class GradientProblem:
     """The client half's gradient as a function of the images.
 
-    Attributes:
-        observation: What was sent.
-        assumed: The sending side, with weights that need gradients.
-        weights: Those of the client half, by name.
-        returned: (B, N, D), the gradient with respect to the smashed data.
-        gradient: The observed one, by name.
+    The weights of the ``assumed`` sending side need gradients. ``returned`` (B, N, D) is the gradient with respect to the smashed
+    data, and ``gradient`` the observed one of the ``weights``.
     """
 
     observation: SmashedData

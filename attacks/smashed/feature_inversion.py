@@ -22,13 +22,7 @@ from defenses.pipeline import Pipeline
 
 @dataclass(frozen=True)
 class AssumedSender:
-    """The client's sending side without noise, and in an order of tokens that the attacker assumes.
-
-    Attributes:
-        edge: The client half.
-        pipeline: The clients' stages on smashed data.
-        known: Statistics for the normalisation.
-    """
+    """The client's sending side without noise, and in an order of tokens that the attacker assumes."""
 
     edge: ClientHalf
     pipeline: Pipeline
@@ -60,12 +54,7 @@ def without_noise(pipeline: Pipeline) -> Pipeline:
 
 @dataclass(frozen=True)
 class Prepared:
-    """Result of ``FeatureInversion.fit``.
-
-    Attributes:
-        pipeline: The clients' defences.
-        reader: Trained for permutation="jigsaw"; else None.
-    """
+    """Result of ``FeatureInversion.fit``: the clients' defences, and a reader that was trained for permutation="jigsaw"."""
 
     pipeline: Pipeline
     reader: TokenReader | None

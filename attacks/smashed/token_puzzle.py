@@ -105,10 +105,7 @@ class TokenPuzzle(
 
     def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Reconstruction:
         """Recover the targets."""
-        return self.assembled(observation, *self.arranged(observation, generator))
-
-    def assembled(self, observation: SmashedData, patches: Tensor, boards: Tensor, numbers: Numbers) -> Reconstruction:
-        """The images of what ``arranged`` returns."""
+        patches, boards, numbers = self.arranged(observation, generator)
         ordered = torch.stack([patches[number] for number in boards.flatten(1)])
         images = from_patches(ordered, observation.edge.patch_size, observation.input_shape).clamp(0, 1)
         return Reconstruction.unlabelled(images, numbers)

@@ -80,26 +80,18 @@ def source_of(name: str, train_data: Any, test_data: Any) -> Source:
     return Source(train, test, names, tuple(mean.tolist()), tuple(std.tolist()))
 
 
-def _require_map(what: str, data: Any) -> None:
+def _part(what: str, data: Any) -> Part:
     if not isinstance(data, Sized) or not hasattr(data, "__getitem__"):
         raise _wrong(f"{what} is {type(data).__name__}; a map-style data set with len() and [i] is expected")
     if len(data) == 0:
         raise _wrong(f"{what} has no examples")
-
-
-def _require_same_twice(what: str, data: Any) -> None:
+    labels = _labels(what, data)
     for at in sorted({*np.linspace(0, len(data) - 1, MOST_EXAMINED).astype(int).tolist()}):
         if not torch.equal(_image(what, data, at), _image(what, data, at)):
             raise _wrong(
                 f"{what}[{at}] is another image at every reading; leave augmentations to crop-padding and "
                 "horizontal-flip: what was attacked could not be scored"
             )
-
-
-def _part(what: str, data: Any) -> Part:
-    _require_map(what, data)
-    labels = _labels(what, data)
-    _require_same_twice(what, data)
     shape = tuple(_image(what, data, 0).shape)
 
     def read(indices: Rows, size: int) -> Tensor:

@@ -56,9 +56,7 @@ def spelled(like: Tensor, number: int) -> Tensor:
 def numbers_in(inputs: Tensor, count: int) -> Tensor:
     """The number of the canary that each input carries, or ``NO_CANARY``: (B,) int64, on the CPU.
 
-    Args:
-        inputs: (B, ...), with channels before pixels, as a model receives them.
-        count: Numbers below this are recognised.
+    Inputs (B, ...) have channels before pixels, as a model receives them. Numbers below ``count`` are recognised.
     """
     unmarked = torch.full((len(inputs),), NO_CANARY, dtype=torch.long)
     if not len(inputs) or inputs[0].numel() < PIXELS:
@@ -76,9 +74,7 @@ def numbers_in(inputs: Tensor, count: int) -> Tensor:
 class CanaryDataset(Dataset[Any]):
     """A node's own examples, and behind them canaries: copies of its first example, each with an image that carries a number.
 
-    Args:
-        own: Map-style; items are mappings, tuples or lists, in which the first tensor of at least ``PIXELS`` values is the image.
-        numbers: Of the canaries.
+    Its items are mappings, tuples or lists, in which the first tensor of at least ``PIXELS`` values is the image.
     """
 
     def __init__(self, own: Any, numbers: Sequence[int]) -> None:

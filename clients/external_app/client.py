@@ -40,13 +40,8 @@ class DataMistake(ValueError):  # noqa: N818 (a mistake of the app's ``data``)
 class OwnExamples(LocalData):
     """Examples that the app's ``data`` returned: training and perhaps held-out ones; no defence of fedveil acts on them.
 
-    Args:
-        task: The server's orders.
-        partition: Number of this client.
-        batch: Images (N, C, H, W) in [0, 1] and one-hot targets (N, K): the trained examples, then the held-out ones.
-        card: Of these images.
-        draws: Where randomness starts.
-        num_held_out: How many of the last examples were not trained on: the other candidates for identification.
+    ``batch`` holds images (N, C, H, W) in [0, 1] and one-hot targets (N, K): the trained examples, then ``num_held_out`` that were
+    not trained on, the other candidates for identification.
     """
 
     def __init__(

@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import inspect
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -121,11 +122,9 @@ def _parts(mod: Any) -> tuple[str, list[tuple[str, str]]]:
 
 
 def _of_function(function: Any) -> Iterator[tuple[str, Any]]:
-    code, defaults = function.__code__, function.__defaults__ or ()
-    positional = code.co_varnames[: code.co_argcount]
-    yield from zip(positional[len(positional) - len(defaults) :], defaults, strict=True)
-    yield from (function.__kwdefaults__ or {}).items()
-    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+    parameters = inspect.signature(function, follow_wrapped=False).parameters.values()
+    yield from ((own.name, own.default) for own in parameters if own.default is not own.empty)
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
             yield name, cell.cell_contents
         except ValueError:  # not bound yet

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import torch
 from torch import nn
 
 from attacks.observations import trained_parameters
+from defenses.fitting import sha256_of
 from defenses.tensors import NamedTensors, Tensors
 
 UNSENT, FROZEN_DIGEST = "unsent", "frozen"
@@ -90,11 +89,6 @@ class AppModel:
 
     def digest(self, names: Iterable[str]) -> str:
         """A digest of tensors of ``state``, equal for equal values; "" for a name that it does not have."""
-        digest = hashlib.blake2b(digest_size=32)
-        for name in names:
-            if name not in self.state:
-                return ""
-            value = self.state[name].detach().cpu().contiguous()
-            digest.update(repr((name, value.dtype, tuple(value.shape))).encode())
-            digest.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
-        return digest.hexdigest()
+        chosen = set(names)
+        held = {name: value for name, value in self.state.items() if name in chosen}
+        return sha256_of(held).hex() if len(held) == len(chosen) else ""

@@ -338,8 +338,7 @@ def _sound(weights: Iterable[weakref.ref[Tensor]]) -> bool:
 
 def _equal(weight: Tensor, array: Tensor) -> bool:
     """Whether two tensors of a shape hold the same numbers, or NaN at the same places."""
-    held = weight.detach().cpu().to(array.dtype)
-    return bool(((held == array) | (held.isnan() & array.isnan())).all())
+    return torch.allclose(weight.detach().cpu().to(array.dtype), array, rtol=0, atol=0, equal_nan=True)
 
 
 def _clipped(gradients: Sequence[tuple[float, float]]) -> float:

@@ -103,9 +103,7 @@ class ClientCanaries:
 class CanaryClient:
     """A client that is a canary: its update is the auditor's, in one of two directions by a coin of its own.
 
-    Attributes:
-        coins: (1,) bool, the same in all rounds.
-        length: Of its update before the defence.
+    ``coins`` are (1,) bool, the same in all rounds; ``length`` is that of its update before the defence.
     """
 
     placed: PlacedClient

@@ -54,19 +54,15 @@ def replace_batch_norm(model: nn.Module) -> nn.Module:
     layer when ``model`` is itself a BatchNorm.
     """
     if isinstance(model, _BatchNorm):
-        return _as_group_norm(model)
+        norm = group_norm(model.num_features, model.eps, model.affine)
+        if model.affine:
+            norm.weight, norm.bias = model.weight, model.bias
+        norm.train(model.training)
+        # timm fuses normalisation, dropout and activation in subclasses of BatchNorm.
+        return nn.Sequential(norm, *model.children(), FreshOutput())
     for name, child in model.named_children():
         setattr(model, name, replace_batch_norm(child))
     return model
-
-
-def _as_group_norm(layer: _BatchNorm) -> nn.Module:
-    norm = group_norm(layer.num_features, layer.eps, layer.affine)
-    if layer.affine:
-        norm.weight, norm.bias = layer.weight, layer.bias
-    norm.train(layer.training)
-    # timm fuses normalisation, dropout and activation in subclasses of BatchNorm.
-    return nn.Sequential(norm, *layer.children(), FreshOutput())
 
 
 def names_in(library: str) -> list[str]:
@@ -181,22 +177,12 @@ def without_in_place(model: nn.Module) -> nn.Module:
 
 
 def _adapt_first_convolution(model: nn.Module, channels: int) -> None:
-    """Gives the layer that sees the image ``channels`` inputs; the new layer has PyTorch's own initialisation."""
-    path, first = next((p, m) for p, m in model.named_modules() if isinstance(m, nn.Conv2d))
-    if first.in_channels == channels:
-        return
-    layer = nn.Conv2d(
-        channels,
-        first.out_channels,
-        first.kernel_size,  # type: ignore[arg-type]  # declared as tuple[int, ...], always two
-        first.stride,  # type: ignore[arg-type]
-        first.padding,  # type: ignore[arg-type]
-        first.dilation,  # type: ignore[arg-type]
-        bias=first.bias is not None,
-        padding_mode=first.padding_mode,
-    )
-    parent, _, attribute = path.rpartition(".")
-    setattr(model.get_submodule(parent), attribute, layer)
+    """Gives the layer that sees the image ``channels`` inputs, and PyTorch's own initialisation."""
+    first = next(module for module in model.modules() if isinstance(module, nn.Conv2d))
+    if first.in_channels != channels:
+        first.in_channels = channels
+        first.weight = nn.Parameter(torch.empty(first.out_channels, channels, *first.kernel_size))
+        first.reset_parameters()
 
 
 FLOAT_BYTES = 4

@@ -15,6 +15,7 @@ from attacks.gradient.trial_gradients.matching import GradientMatching, Matching
 from attacks.observations import trained_parameters
 from clients.models.library import LIBRARIES, ModelError, without_in_place
 from clients.process.own_code import OwnCodeError, accepted, installed, is_own, origin, own_code
+from defenses.module_calls import calls_of
 from defenses.tensors import ImageShape
 from defenses.training.clipping_trial import layer_of
 
@@ -170,16 +171,11 @@ def _require_two_signs(called: str, model: nn.Module, images: Tensor) -> None:
                 )
 
 
-def disturb(model: nn.Module) -> None:
-    """Adds values from -0.1 to 0.1 to the parameters, the same at every call."""
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.linspace(-0.1, 0.1, max(parameter.numel(), 2))[: parameter.numel()].view_as(parameter))
-
-
 def _require_inversion(called: str, model: nn.Module, images: Tensor, num_classes: int) -> None:
     """Refuse a model whose gradients gradient matching cannot compare, or compare by the images."""
-    disturb(model)  # Some parameters start with zeros, and would hide everything before them.
+    with torch.no_grad():
+        for parameter in model.parameters():  # Some start with zeros, and would hide everything before them.
+            parameter.add_(torch.linspace(-0.1, 0.1, max(parameter.numel(), 2))[: parameter.numel()].view_as(parameter))
     shown = {name: torch.zeros(1, *weight.shape) for name, weight in trained_parameters(model).items()}
     for train_mode in (False, True):
         seen = images[: 1 + train_mode]  # One image may have no batch statistics.
@@ -202,23 +198,16 @@ def _require_inversion(called: str, model: nn.Module, images: Tensor, num_classe
 
 def _cut_at(model: nn.Module, images: Tensor) -> str:
     """The first layer whose answer has no gradient to speak of though its input has, in words, or ""."""
-    names, cut = {module: name for name, module in model.named_modules() if name}, list[str]()
-
-    def leave(module: nn.Module, given: Any, answer: Any) -> None:
-        if cut or not isinstance(answer, Tensor) or not given or not isinstance(given[0], Tensor):
-            return
-        if given[0].requires_grad and not answer.requires_grad:
-            cut.append(names[module])
-
-    hooks = [module.register_forward_hook(leave) for module in names]
+    names = {module: name for name, module in model.named_modules() if name}
     try:
-        model(images.clone().requires_grad_())
+        with calls_of(names) as calls:
+            model(images.clone().requires_grad_())
     except (Exception, SystemExit):
         return ""
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return f" (its layer {cut[0]!r} detaches what it is given)" if cut else ""
+    for module, given, answer in calls:
+        if isinstance(given, Tensor) and isinstance(answer, Tensor) and given.requires_grad > answer.requires_grad:
+            return f" (its layer {names[module]!r} detaches what it is given)"
+    return ""
 
 
 def _last(model: nn.Module) -> nn.Module | None:

@@ -31,7 +31,7 @@ def is_own(name: str, known: Collection[str] = ()) -> bool:
         return False
     # A word that is no module may be one of the known ones that was misspelt.
     try:
-        return _is_file(prefix) or "." in prefix or importlib.util.find_spec(prefix) is not None
+        return prefix.endswith(".py") or "." in prefix or importlib.util.find_spec(prefix) is not None
     except (ValueError, ImportError):  # of the program that runs, which has no place to be imported from
         return False
 
@@ -56,7 +56,7 @@ def fingerprint(name: str, group: str) -> str:
     Modules that the file imports are not looked at. ``group`` is that of the entry points.
     """
     place = (installed(group)[name].value if name in installed(group) else name).rpartition(":")[0]
-    if _is_file(place):
+    if place.endswith(".py"):
         path: Path | None = Path(place).expanduser()
     else:
         try:
@@ -77,7 +77,7 @@ def origin(point: EntryPoint) -> str:
 def absolute(name: str) -> str:
     """Make the path in a name absolute: processes that start later have another working directory."""
     prefix, colon, attribute = name.rpartition(":")
-    return f"{Path(prefix).expanduser().resolve()}:{attribute}" if colon and _is_file(prefix) else name
+    return f"{Path(prefix).expanduser().resolve()}:{attribute}" if colon and prefix.endswith(".py") else name
 
 
 def own_code(name: str) -> Callable[..., Any]:
@@ -86,9 +86,9 @@ def own_code(name: str) -> Callable[..., Any]:
     To be called before anything is seeded: a file may draw when it is imported, which happens once in a process.
     """
     place, _, attribute = name.rpartition(":")
-    if not _is_file(place) and ":" in place:
+    if not place.endswith(".py") and ":" in place:
         raise OwnCodeError(f"{name!r} has several colons; expected FILE.py:NAME or PACKAGE.MODULE:NAME")
-    module = _from_file(Path(place).expanduser().resolve()) if _is_file(place) else _imported(place)
+    module = _from_file(Path(place).expanduser().resolve()) if place.endswith(".py") else _imported(place)
     loaded: Callable[..., Any] | None = getattr(module, attribute, None)
     if not callable(loaded):
         known = sorted(
@@ -115,10 +115,6 @@ def accepted(name: str, factory: Callable[..., Any], arguments: Mapping[str, Any
         )
     names = {arg.name for arg in free}
     return {key: value for key, value in arguments.items() if takes_all or key in names}
-
-
-def _is_file(place: str) -> bool:
-    return place.endswith(".py")
 
 
 @functools.cache

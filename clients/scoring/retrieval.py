@@ -129,13 +129,8 @@ def identified(
     Copies of the attacked image are no competitors; k copies have k times its chance. A sum over clients has more guesses than
     images: each image has as many chances as there are guesses for it.
 
-    Args:
-        guess: (M, C, H, W) in [0, 1].
-        pairs: Indices into guess and own images, as the other scores use them.
-        own: The attacked images.
-        others: See ``other_images``.
-        paired: See above.
-        whole_round: A round with too few others for a chance of ``MOST_CHANCE`` is judged by ``identified_in_round``.
+    ``guess`` is (M, C, H, W) in [0, 1], and ``pairs`` are indices into guess and own images, as the other scores use them. With
+    ``whole_round``, a round with too few others for a chance of ``MOST_CHANCE`` is judged by ``identified_in_round``.
 
     Returns:
         ``IDENTIFIED``, 1 or 0 for each pair, and ``IDENTIFIED_CHANCE``, for each the highest chance of a null guess. An image

@@ -8,6 +8,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from defenses.checks import cut
+from defenses.checks import shown as shown_within
+
 SHORT = 120
 """Characters of a received value in an error."""
 LONGEST = 160
@@ -82,20 +85,12 @@ def _escape(character: str) -> str:
 def shortened(value: object) -> str:
     """A received value for an error or a row: in Python's notation, cut to a maximum length."""
     text = one_line(str(value), MOST_SHOWN) if isinstance(value, Exception) else repr(value)
-    return _cut(text, SHORT)
+    return cut(text, SHORT)
 
 
 def shown(value: object) -> str:
     """A value that a user wrote, for an error; a long text is cut and its length is added."""
-    try:
-        text = repr(value)
-    except (ValueError, RecursionError):  # a number of more digits than Python writes, or lists in lists
-        return f"{type(value).__name__} that is too large to show"
-    return _cut(text, LONGEST)
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
+    return shown_within(value, LONGEST)
 
 
 _TURNS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")

@@ -59,12 +59,7 @@ def window_sizes(height: int, width: int, lower: int, upper: int, first_regions:
 
 
 def windows_in_words(sizes: list[int], side: int) -> str:
-    """Windows in pixels, as shares of the image's longer side, and as many pixels of ``PAPER_SIDE`` as that share covers.
-
-    Args:
-        sizes: As ``window_sizes`` gives them.
-        side: Pixels.
-    """
+    """Windows in pixels, as shares of the image's longer side, and as many pixels of ``PAPER_SIDE`` as that share covers."""
     windows = [min(size, side) for size in (sizes[-1], sizes[1] if len(sizes) > 1 else sizes[0])]
 
     def span(scale: float) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Literal, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from defenses.base import DefenseError
@@ -111,7 +111,8 @@ class DeltaAutoencoder(FittedDefense):
             ]
         )
         weights = {n: t.to(sample.device).requires_grad_() for n, t in _initial(shapes, generator).items()}
-        fixed = {SHAPE: torch.tensor(sample.shape[1:]), _RECTIFIED: _never_negative(context.client, images)}
+        positive = torch.stack([maps.min() >= 0 for maps in features_in_batches(context.client, images)]).all()
+        fixed = {SHAPE: torch.tensor(sample.shape[1:]), _RECTIFIED: positive}
         optimizer = torch.optim.Adam(weights.values(), self.learning_rate)
         features, wanted = (features_by_row(context.client, some) for some in (images, masked))
         for _ in range(self.epochs):
@@ -164,8 +165,3 @@ def _initial(shapes: Mapping[str, Shape], generator: torch.Generator) -> Tensors
                 tensor.uniform_(-bound, bound, generator=generator)
             weights[name] = tensor
     return weights
-
-
-def _never_negative(client: nn.Module, images: Tensor) -> Tensor:
-    """Whether no feature of these images is negative: a bool without axes."""
-    return torch.stack([features.min() >= 0 for features in features_in_batches(client, images)]).all()

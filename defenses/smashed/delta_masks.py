@@ -3,6 +3,7 @@
 Source: Higgins et al., "Towards Privacy-Preserving Split Learning" (ADP), Algorithms 1 and 2.
 """
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch.nn import functional as F
 from defenses.base import DefenseError
 from defenses.fitting import FitContext, in_eval_mode
 from defenses.module_calls import calls_of
+from defenses.tensors import TensorMap
 
 _POOLS = (nn.AvgPool2d, nn.AdaptiveAvgPool2d)
 LEAST_SIDE = 7
@@ -109,19 +111,19 @@ class DeltaMasks:
 
     def apply(self, images: Tensor, context: FitContext) -> tuple[Tensor, Tensor]:
         """Masks images: (B, C, H, W), normalised -> the masked images and the mask (B, H, W), all pixels that were ever masked."""
-        server = _Looking(context.client, context.server, images)
+        server = _cams_of(context.client, context.server, images)
         adversary = None
         if self.delta == "min":
             if context.adversary is None:
                 raise DefenseError(
                     "delta='min' needs an adversary, and the context has none; allowed: a context with one, or delta='max'"
                 )
-            adversary = _Looking(context.client, context.adversary, images)
+            adversary = _cams_of(context.client, context.adversary, images)
         total = torch.zeros(len(images), *images.shape[2:], dtype=torch.bool, device=images.device)
         for _ in range(self.iterations):
-            mask = server.cams(images) <= HOT
+            mask = server(images) <= HOT
             if adversary is not None:
-                mask = mask & (adversary.cams(images) > HOT)
+                mask = mask & (adversary(images) > HOT)
             images, total = self.filled(images, mask, context.black), total | mask
         return images, total
 
@@ -131,15 +133,10 @@ class DeltaMasks:
         return torch.where(mask[:, None], fill, images)
 
 
-class _Looking:
-    """A network, and the layer of its class activation maps."""
-
-    def __init__(self, client: nn.Module, half: nn.Module, images: Tensor) -> None:
-        self.model = nn.Sequential(client, half)
-        self.layer = last_map_layer(self.model, images, client)
-
-    def cams(self, images: Tensor) -> Tensor:
-        return grad_cam(self.model, images, self.layer)
+def _cams_of(client: nn.Module, half: nn.Module, images: Tensor) -> TensorMap:
+    """What gives the class activation maps (B, H, W) of images, at the layer that ``images`` show."""
+    model = nn.Sequential(client, half)
+    return functools.partial(grad_cam, model, layer=last_map_layer(model, images, client))
 
 
 def box_blur(images: Tensor) -> Tensor:

@@ -33,9 +33,7 @@ def gaussian_delta(sensitivity_over_std: float, epsilon: float) -> float:
 def gaussian_ratio(epsilon: float, delta: float) -> float:
     """The largest sensitivity over standard deviation at which the mechanism is (epsilon, delta)-differentially private.
 
-    Args:
-        epsilon: At least 0 and finite.
-        delta: In (0, 1).
+    Epsilon is at least 0 and finite, and delta in (0, 1).
     """
     low, high = 0.0, 1.0
     while gaussian_delta(high, epsilon) <= delta:  # delta grows with the ratio

@@ -110,13 +110,13 @@ class ClientDP(UpdateDefense):
 
     def protect_update(self, update: Update, generator: torch.Generator) -> Update:
         """Clip the update as one vector, with its norm accumulated in float64, and add the noise."""
-        finite = map_update(lambda tensor: widened(tensor.detach()).nan_to_num(0.0, 0.0, 0.0), update)
-        norm = math.sqrt(sum(finite[name].double().square().sum().item() for name in sorted(finite)))
+        given = finite(update)
+        norm = length(given)
         factor = 1.0 if norm <= self.max_norm else self.max_norm / norm
         # In float64: in float32 a factor below 1e-38 would be rounded to few digits.
         noised = map_update(
             lambda tensor: (tensor.double() * factor).to(tensor.dtype) + gaussian_like(tensor, self.std, generator),
-            finite,
+            given,
         )
         return {name: tensor.to(update[name].dtype) for name, tensor in noised.items()}
 
@@ -130,12 +130,20 @@ class ClientDP(UpdateDefense):
         return {"epsilon": epsilon_of_releases(states, self.target_delta), "delta": self.target_delta} | terms
 
 
+def finite(update: Update) -> Update:
+    """A copy in which entries that are not finite are 0; 16-bit tensors are widened."""
+    return map_update(lambda tensor: widened(tensor.detach()).nan_to_num(0.0, 0.0, 0.0), update)
+
+
+def length(update: Update) -> float:
+    """L2 norm of an update as one vector, accumulated in float64 in the order of the tensors' names."""
+    return math.sqrt(sum(update[name].double().square().sum().item() for name in sorted(update)))
+
+
 def with_release(state: Mapping[str, Any], ratio: float) -> dict[str, Any]:
     """A training state with one more release of Gaussian noise, in the form of ``recorded_steps``: ``ratio``, rate 1, number.
 
-    Args:
-        state: Stays unchanged.
-        ratio: Standard deviation of the noise over the largest distance of two clipped updates; 0 or more.
+    ``ratio`` is the standard deviation of the noise over the largest distance of two clipped updates, 0 or more.
     """
     extended = {**state, "accountant": {"steps": [list(entry) for entry in recorded_steps(state)]}}
     record_step(extended, ratio, 1.0)

@@ -14,11 +14,10 @@ import torch
 
 from defenses.base import DefenseError, UpdateDefense
 from defenses.checks import LARGEST_NOISE, Limit, algorithm
-from defenses.functional import map_update, widened
 from defenses.neighbours import REPLACE_CLIENT, SENSITIVITY
 from defenses.tensors import Numbers, Update
 from defenses.training.accounting import budget_terms
-from defenses.updates.client_dp import epsilon_of_releases, with_release
+from defenses.updates.client_dp import epsilon_of_releases, finite, length, with_release
 
 Norm = Annotated[float, Limit(1e-6, LARGEST_NOISE)]
 SEED_WORDS = 8
@@ -123,8 +122,9 @@ class FlowerLocalDP(UpdateDefense):
         except ImportError as error:
             raise DefenseError(f"Flower's mods need the package flwr, which cannot be imported: {error}") from error
         mod = LocalDpMod(self.clipping_norm, self.sensitivity, self.epsilon, self.delta)
-        given = _finite(update)
-        if _hardly_moved(given, self.clipping_norm):
+        given = finite(update)
+        # The mod divides by the length in float32, which may be 0.
+        if length(given) < SHORTEST * self.clipping_norm:
             given = _started(given, STARTING * self.clipping_norm)
         return _through(mod, given, update, generator)
 
@@ -136,17 +136,6 @@ class FlowerLocalDP(UpdateDefense):
         """The exact epsilon at ``delta`` of all releases recorded in the states together, with its terms."""
         terms = budget_terms(states, self.neighbours, self.clipping_norm)
         return {"epsilon": epsilon_of_releases(states, self.delta), "delta": self.delta} | terms
-
-
-def _finite(update: Update) -> Update:
-    """A copy in which entries that are not finite are 0."""
-    return map_update(lambda tensor: widened(tensor.detach()).nan_to_num(0.0, 0.0, 0.0), update)
-
-
-def _hardly_moved(update: Update, clipping_norm: float) -> bool:
-    """Whether an update is so short that the mod, which divides by its length in float32, may divide by 0."""
-    squares = sum(tensor.double().square().sum().item() for tensor in update.values())
-    return math.sqrt(squares) < SHORTEST * clipping_norm
 
 
 def _started(update: Update, value: float) -> Update:
@@ -163,13 +152,7 @@ def _through(mod: Mod, given: Update, like: Update, generator: torch.Generator) 
     """What a mod makes of an update, with the types, shapes and places of ``like``.
 
     The mod receives weights of zero from the server and the update as the weights after training. What it subtracts and adds then
-    rounds nothing.
-
-    Args:
-        mod: Of Flower.
-        given: The update.
-        like: As the update was before it was made ready.
-        generator: Seeds what the mod draws.
+    rounds nothing. ``like`` is the update before it was made ready, and ``generator`` seeds what the mod draws.
     """
     if not any(tensor.numel() for tensor in given.values()):
         return {name: tensor.clone() for name, tensor in like.items()}

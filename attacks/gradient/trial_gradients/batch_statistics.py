@@ -99,9 +99,7 @@ def statistics_distance(observed: Statistics, dummy: Statistics) -> Tensor:
 class StatisticsPrior:
     """``weight`` times ``statistics_distance`` of the dummy images, as one batch, to what was sent: of ``GradientMatching``.
 
-    Attributes:
-        model: From ``attackable`` with ``train_mode``.
-        weight: Of the distance.
+    ``model`` is from ``attackable`` with ``train_mode``.
     """
 
     model: nn.Module

@@ -28,12 +28,6 @@ class LocalSGD:
         g_t = s_t + weight_decay * w_{t-1},   v_t = momentum * v_{t-1} + g_t,  v_1 = g_1,   w_t = w_{t-1} - learning_rate * v_t
 
     and with Nesterov's momentum w_t = w_{t-1} - learning_rate * (g_t + momentum * v_t).
-
-    Attributes:
-        learning_rate: Of every step.
-        momentum: 0 for plain SGD.
-        weight_decay: L2 coefficient.
-        nesterov: With Nesterov's momentum.
     """
 
     learning_rate: float
@@ -76,13 +70,7 @@ def simulated_training(
     cross-entropy over its batch. Differentiable in images, labels and parameters, and free of side effects: ``torch.func.grad``
     and ``vmap`` (over images, labels, parameters) work on it. Memory grows with the number of steps.
 
-    Args:
-        call: The network, such as ``logits_of`` a model.
-        parameters: Name -> weight.
-        images: (n, C, H, W), normalised.
-        soft_labels: (n, K).
-        order: T batches of indices into the images.
-        sgd: The optimizer.
+    Images (n, C, H, W) are normalised, ``soft_labels`` are (n, K), and ``order`` holds T batches of indices into the images.
 
     Source: McMahan et al., "Communication-Efficient Learning", 2017, Algorithm 1 (ClientUpdate); used for attacks as in Dimitrov et
     al., "Data Leakage in Federated Averaging", 2022, section 4.

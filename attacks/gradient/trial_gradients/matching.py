@@ -58,9 +58,7 @@ def unrolled_client(model: nn.Module, observation: ClientUpdate) -> Client:
     The client's order of examples is unknown. One fixed guess serves all trials (``local_orders`` from the seed 0): the first epoch
     takes the dummy images as they come, which loses nothing where they can be exchanged, and a later one is right by luck only.
 
-    Args:
-        model: From ``attackable``.
-        observation: Whose ``learning_rate`` is a number.
+    ``model`` is from ``attackable``, and the learning rate of ``observation`` is a number.
 
     Source: Dimitrov et al., "Data Leakage in Federated Averaging", 2022, section 4, without its prior on the epochs' order.
     """
@@ -112,9 +110,6 @@ class GradientMatching:
 
     with D a ``Cost``, loss the mean cross-entropy with soft labels, TV the mean over the dummy images, and P another prior, if any.
     The model's weights are shared by all trials; images, labels and observed gradients are batched (``torch.func.vmap``).
-
-    Args:
-        problem: What is matched, and with which terms.
     """
 
     def __init__(self, problem: MatchingProblem) -> None:

@@ -192,7 +192,8 @@ class TokenIntersection(TokenReading, quick={**TokenReading.profile.quick, "tran
         self, readings: list[Reading], row: int, radius: float, kept_share: float
     ) -> tuple[Reading, int, float]:
         """The N most recurrent tokens of a row as the mean readings of their clusters, the number of clusters, and the gap."""
-        seen = Reading(*(torch.cat(parts) for parts in zip(*(_row(reading, row) for reading in readings), strict=True)))
+        kinds = zip(*(vars(reading).values() for reading in readings), strict=True)
+        seen = Reading(*(torch.cat([values[row] for values in transmissions]) for transmissions in kinds))
         num_tokens, length = seen.positions.shape[1], seen.patches.shape[1]
         distance = radius * math.sqrt(length)
         centres = seen.patches[leaders(seen.patches, distance)]
@@ -204,10 +205,6 @@ class TokenIntersection(TokenReading, quick={**TokenReading.profile.quick, "tran
         chosen, gap = most_recurrent(multiplicities(own, pooled, kept_share), num_tokens)
         means = (_cluster_means(value, member, len(centres))[chosen].unsqueeze(0) for value in vars(seen).values())
         return Reading(*means), len(centres), gap
-
-
-def _row(reading: Reading, row: int) -> list[Tensor]:
-    return [value[row] for value in vars(reading).values()]
 
 
 def _counts(member: Tensor, centres: Tensor) -> Tensor:

@@ -105,11 +105,6 @@ def split_model_names() -> dict[str, str]:
     }
 
 
-def vit(num_classes: int, input_shape: ImageShape, shape: SplitShape) -> VisionTransformer:
-    """A ViT whose patch embedding is a strided convolution; 768 wide, 12 deep, 12 heads, patches of 16 is ViT-B/16."""
-    return _transformer(num_classes, input_shape, shape, mlp_ratio=4.0, qkv_bias=True)
-
-
 def t2t(
     attention: type[SoftmaxAttention], num_classes: int, input_shape: ImageShape, shape: SplitShape
 ) -> VisionTransformer:
@@ -205,7 +200,8 @@ def _listed(numbers: Sequence[int]) -> str:
 
 
 _BUILDERS: dict[str, Callable[[int, ImageShape, SplitShape], VisionTransformer]] = {
-    "vit": vit,
+    # Its patch embedding is a strided convolution; 768 wide, 12 deep, 12 heads, patches of 16 is ViT-B/16.
+    "vit": functools.partial(_transformer, mlp_ratio=4.0, qkv_bias=True),
     "t2t": functools.partial(t2t, SoftmaxAttention),
     "t2t-performer": functools.partial(t2t, PerformerAttention),
 }
