@@ -22,7 +22,7 @@ from clients.scoring.guesses import guess_tensors, kind_of_guess
 from clients.task.task import Task
 from clients.wire.records import tensors_of, to_record
 from defenses.tensors import Tensors
-from strategies.audit.audit_pictures import AuditPictures
+from strategies.audit.audit_pictures import keep_guesses, keep_pictures
 from strategies.audit.audit_replies import BASELINES, fault_in_scores, scores_of
 from strategies.audit.jobs import AttackJob, Outcome, Recorder, attack_card, without_score
 from strategies.audit.kinds import Kind, Observed, Seen
@@ -54,7 +54,6 @@ class Auditor:
         self.recorder = recorder
         self.share_images = share_images
         self.randomness = randomness
-        self.pictures = AuditPictures(recorder)
         # Who does not answer leaves a row, and its scores are missing: attacks never end a run.
         self._guarded = GuardedExchange(exchange, recorder)
         self._counted: set[str] = set()
@@ -128,8 +127,8 @@ class Auditor:
         for partition, reply in replies.items():
             for name, shared in tensors_of(reply, "pictures").items():
                 shown, target, place = name.split("-")
-                self.pictures.keep(
-                    task, shared[None], card, numbers=[int(place)],
+                keep_pictures(
+                    self.recorder, task, shared[None], card, numbers=[int(place)],
                     attack="", client=partition, target=int(target), kind=shown,
                 )  # fmt: skip
         return [partition for partition in partitions if partition not in replies.refused]
@@ -202,7 +201,7 @@ class Auditor:
         few = not job.kind.pooled and max(each.num_examples for each in seen) <= MOST_SHARED
         shown = job.kind.chosen or few or self.shows_training or guessed == "representatives"
         if guessed in ("images", "representatives") and self.share_images and shown:
-            self.pictures.keep_guesses(job, outcome, guesses, replies)
+            keep_guesses(self.recorder, job, outcome, guesses, replies)
 
     def _membership(
         self,
