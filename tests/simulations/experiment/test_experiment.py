@@ -1,6 +1,5 @@
 """Settings: defaults agree everywhere, and every bad value is refused by name before anything starts."""
 
-import functools
 import json
 import tomllib
 from pathlib import Path
@@ -19,7 +18,7 @@ from simulations.runtime.local_run import EXIT_ATTACKS_FAILED, list_failures
 from simulations.search.settings import Search
 from simulations.server_app import app as app_of_flower
 from simulations.settings.common import CHOSEN_HERE, REPLACES
-from simulations.settings.errors import ConfigError, read_known
+from simulations.settings.errors import ConfigError
 from tests.local_grid import LocalGrid
 from tests.simulations.report.report_run import demo_rows, row, write_run
 
@@ -55,7 +54,7 @@ def test_the_app_and_all_scenarios_have_the_same_defaults() -> None:
 def test_shipped_configurations_are_valid_and_say_what_they_show() -> None:
     for path in sorted((ROOT / "simulations" / "configs").glob("*.toml")):
         is_search = path.name.startswith("search")
-        kind = functools.partial(read_known, Search, listed="search") if is_search else Experiment.from_mapping
+        kind = Search.read if is_search else Experiment.from_mapping
         settings = kind(read_toml(path, None if is_search else ""))
         assert kind(settings.to_mapping()) == settings, path.name
         usual, _, paper = path.read_text().partition("\n[paper]\n")
