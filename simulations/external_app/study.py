@@ -92,10 +92,7 @@ class AppResults(RunDirectory[AppStudy]):
             super().picture(task, image, image_number=image_number, **fields)
 
     def claim(self, task: Task, claims: Sequence[Claim]) -> None:
-        """Add the app's own privacy claim: a row of ``task``, and an entry of every threat card.
-
-        A later call replaces an earlier one.
-        """
+        """Put the app's own privacy claim in the place of an earlier one: a row of ``task``, and an entry of every threat card."""
         if not claims:
             return
         self._claimed = tuple(claim.text for claim in claims)

@@ -99,9 +99,10 @@ def conclude(console: Terminal, out: Path, started: float) -> int:
     """Print that a run has finished, its duration, its findings and the place of its results; returns the exit code."""
     console.print(f"finished in {time.monotonic() - started:.0f} s")
     if not console.quiet:
-        from simulations.runtime.findings import print_findings
+        from simulations.report.analysis.run import read_run
+        from simulations.runtime.findings import print_read
 
-        print_findings(console, out)
+        print_read(console, read_run(out))
     console.say(f"report: {out / 'report.html'}\nrows:   {out / 'rows.jsonl'}")
     return list_failures(out)
 

@@ -109,7 +109,8 @@ class AppAudit:
         except UnusableReplyError as error:
             missing.append(f"model: {error}")
         try:
-            left_out = self._set_up(server_round, requests, grid)
+            left_out = self._nodes.set_up(self._plan.at(server_round), requests, grid, self.settings.timeout)
+            self.record.budgets = reported_budgets(self._nodes.reported["budgets"])
             if not self._checked:
                 card = DataCard.from_json(self._nodes.reported["card"])
                 require_attackable(self._plan.model, self._plan.build_model(), card.num_classes, card.input_shape)
@@ -122,11 +123,6 @@ class AppAudit:
             raise AuditError(missing) if first else UnusableReplyError("; ".join(missing))
         weights = sent[messages[0].metadata.dst_node_id]
         self._round = _Round(grid, requests, sent, {name: weights[name] for name in self._names}, left_out)
-
-    def _set_up(self, server_round: int, sent: Mapping[int, Message], grid: Grid) -> list[tuple[int, str]]:
-        left_out = self._nodes.set_up(self._plan.at(server_round), sent, grid, self.settings.timeout)
-        self.record.budgets = reported_budgets(self._nodes.reported["budgets"])
-        return left_out
 
     def after(self, server_round: int, replies: Sequence[Message]) -> None:
         """Asks the nodes that answered an attacked round what their trainings did, requests probes, and begins the attacks."""
