@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 from flwr.app import Context, RecordDict
 
-from clients.data.card import DataCard
 from clients.wire.schema import fields_of
 from defenses import Blur
 from simulations.console.command_line import read_toml
 from simulations.experiment.experiment import Experiment, all_settings, scenarios
-from simulations.experiment.scenario import KnownClients
 from simulations.runtime.local_run import EXIT_ATTACKS_FAILED, list_failures
 from simulations.search.settings import Search
 from simulations.server_app import app as app_of_flower
@@ -101,18 +99,6 @@ def test_bad_settings_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(ConfigError, match=r"Blur\(std=1.0\) names the adaptive attack Nowhere, which is unknown"):
         Experiment.of(defenses="Blur()")
     assert Experiment.of(defenses="Clip()").pipelines
-
-
-def test_features_of_queries_must_fit_into_the_memory_for_images() -> None:
-    settings, fits = Experiment.of(image_memory=4 * 100 * 10 / 2**30), 10
-
-    def clients(queries: int) -> KnownClients:
-        return KnownClients(DataCard(2, (1, 1, 1), (0.0,), (1.0,)), {0: (1, queries - 40), 1: (1, 40)}, {})
-
-    settings.check_memory(clients(100), fits)
-    for queries, *more in ((101, fits), (100, fits + 1), (100, fits, 2)):
-        with pytest.raises(ConfigError, match=r"attribute-attacks read features of 10[01] queries"):
-            settings.check_memory(clients(queries), *more)
 
 
 def test_a_run_that_flower_starts_refuses_a_file_of_policies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
