@@ -14,9 +14,8 @@ from simulations.report import text
 from simulations.report.analysis.caveats import is_adaptive
 from simulations.report.analysis.failures import not_run
 from simulations.report.analysis.finding import Finding
-from simulations.report.analysis.message import Message
+from simulations.report.analysis.message import MEANING, Message, Verdict
 from simulations.report.analysis.run import Summary, read_run
-from simulations.report.analysis.verdict import MEANING, Verdict
 from simulations.report.columns import Cards, Table
 from simulations.report.drawing import plots
 from simulations.report.drawing.looks import Faces, looks
