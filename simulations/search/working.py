@@ -116,7 +116,6 @@ def _conclude(console: Terminal, search: PolicySearch, result: Mapping[str, Any]
 
 
 def _command(search: Search, result: Mapping[str, Any]) -> str:
-    """The run that attacks the result."""
     known = search.to_mapping()
     settings = {key: known[key] for key in SHARED if known[key]}
     settings |= {"seed": search.seed, "probe-mode": "eval", "update-attacks": ""}  # as the paper attacks

@@ -121,7 +121,11 @@ class Auditor:
         partitions = sorted(most)
         replies = self._ask(task, kind, BASELINES, dict.fromkeys(partitions, RecordDict()), most, images)
         by_guess = _gather(replies)
-        self._count(task, joined(by_guess.pop(COUNTS, {}).values()))
+        counts = joined(by_guess.pop(COUNTS, {}).values())
+        if counts and task.plan.pipeline not in self._counted:
+            self._counted.add(task.plan.pipeline)
+            for count, numbers in counts.items():
+                self.recorder.row(task, metric=count.metric, value=sum(numbers), n=len(numbers))
         for guess, scores in by_guess.items():
             self._rows(task, guess, card, scores)
         for partition, reply in replies.items():
@@ -156,13 +160,6 @@ class Auditor:
         best = max(scored, key=lambda scores: sum(map(sum, joined(scores.values()).values())))
         self._rows(task, GuessName(Role.NULL_BASELINE, name), card, best)
         return [partition for partition in candidates[0] if partition not in refused]
-
-    def _count(self, task: Task, counts: Scores) -> None:
-        if task.plan.pipeline in self._counted or not counts:
-            return
-        self._counted.add(task.plan.pipeline)
-        for name, numbers in counts.items():
-            self.recorder.row(task, metric=name.metric, value=sum(numbers), n=len(numbers))
 
     def _audit(self, job: AttackJob, outcome: Outcome) -> None:
         card = attack_card(job, outcome.attack)

@@ -189,7 +189,6 @@ class AppAudit:
         self, running: _Running, task: Task, sent: _Round, trained: Mapping[int, SeenTraining],
         replies: Sequence[tuple[int, Message]],
     ) -> None:  # fmt: skip
-        """Hands the updates of a round to the attacks."""
         seen = list[SeenUpdate]()
         for partition, reply in replies:
             training = trained[partition].training
@@ -280,7 +279,6 @@ class AppAudit:
         running.updates.attack(task, PROBE, sent.weights, None, [probe for ones in complete for probe in ones])
 
     def _facts(self, trained: Mapping[int, SeenTraining]) -> AppFacts:
-        """The facts of a round for threat cards."""
         probes = self._plan.probe_targets if self.settings.attacks()[PROBE] else 0
         seen = together(trained)
         return AppFacts(
@@ -288,7 +286,6 @@ class AppAudit:
         )
 
     def _task(self, server_round: int, trained: Mapping[int, SeenTraining]) -> Task:
-        """The task of a round in which nodes trained as observed."""
         plan = replace(self._plan, **observed(trained, self._nodes.examples))
         return plan.at(server_round, plan.learning_rate)
 

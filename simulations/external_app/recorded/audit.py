@@ -219,7 +219,6 @@ def attack_rounds(prepared: PreparedAudit, plan: AppPlan, results: AppResults, b
 
 
 def _recorded(prepared: PreparedAudit, server_round: int, replies: Sequence[Attackable]) -> Scored:
-    """What the section of the report says of a round."""
     replayed, recorded = prepared.replayed, prepared.request.update.is_dir()
     return {
         "metric": RECORDED,
