@@ -43,13 +43,9 @@ def _defenses() -> Iterator[tuple[str, ...]]:
 def _attacks() -> Iterator[tuple[str, ...]]:
     for name, cls in ATTACKS.items():
         knows, source = f"the server knows: {cls.threat}", f"source: {cls.source}"  # type: ignore[attr-defined]
-        yield name, _first_line(cls), _signature(name, cls), knows, *_shadows(cls), source
-
-
-def _shadows(cls: Any) -> Iterator[str]:
-    """Where the attack's shadow models are trained."""
-    if cls.profile.trains_shadows:
-        yield "shadow models: num_shadows, trained by the server, for each pipeline"
+        shadows = ["shadow models: num_shadows, trained by the server, for each pipeline"]
+        trained = shadows if cls.profile.trains_shadows else []  # type: ignore[attr-defined]
+        yield name, _first_line(cls), _signature(name, cls), knows, *trained, source
 
 
 def _models() -> Iterator[tuple[str, ...]]:

@@ -88,7 +88,6 @@ def _check_folder(experiment: Experiment, say: Callable[[str], None]) -> None:
 
 
 def _check_model(experiment: Experiment, data: ImageDataset, say: Callable[[str], None]) -> None:
-    """Try the model on the data, under each pipeline."""
     for why in experiment.idle_defenses(*data.input_shape[1:]):
         say(f"warning: {why}")
     check_outline(experiment, data)

@@ -89,19 +89,15 @@ def grouped(folders: Sequence[Path]) -> tuple[Group, ...]:
     every = dict.fromkeys(key for shared in facts for key in shared)
     keys = [key for key in every if len({str(shared.get(key)) for shared in facts}) > 1]
     return tuple(
-        _group(mine, {key: str(shared.get(key, "")) for key in keys})
+        Group(
+            tuple(mine),
+            functools.reduce(ReadRun.beside, mine.values()),
+            {key: str(shared.get(key, "")) for key in keys},
+            unfinished=tuple(folder for folder, run in mine.items() if not run.finished),
+            damaged=tuple(run.damage for run in mine.values() if run.damage),
+            notes=tuple(f"{folder}: {note}" for folder, run in mine.items() for note in run.other_notes),
+        )
         for shared, mine in zip(facts, together.values(), strict=True)
-    )
-
-
-def _group(runs: Mapping[Path, ReadRun], differs: Mapping[str, str]) -> Group:
-    return Group(
-        tuple(runs),
-        functools.reduce(ReadRun.beside, runs.values()),
-        differs,
-        unfinished=tuple(folder for folder, run in runs.items() if not run.finished),
-        damaged=tuple(run.damage for run in runs.values() if run.damage),
-        notes=tuple(f"{folder}: {note}" for folder, run in runs.items() for note in run.other_notes),
     )
 
 

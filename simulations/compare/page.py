@@ -8,9 +8,8 @@ from pathlib import Path
 from simulations.compare.groups import Group, what_next
 from simulations.report import write_page
 from simulations.report.analysis.finding import Finding
-from simulations.report.analysis.message import Message
+from simulations.report.analysis.message import Message, rule
 from simulations.report.analysis.run import Summary
-from simulations.report.analysis.verdict import rule
 from simulations.report.columns import Column, Shown, Table, change, code, number, over_interval, pill
 from simulations.report.page.templates import render
 from simulations.report.studies.plain import OWN_CLIENTS

@@ -16,7 +16,7 @@ from defenses.pipeline import Pipeline
 from simulations.settings.common import CommonSettings
 from simulations.settings.errors import ConfigError
 from strategies.audit.auditor import Auditor
-from strategies.audit.kinds import ATTRIBUTE_SETTING, Kind
+from strategies.audit.kinds import Kind
 from strategies.training.checkpoint import Checkpoint
 
 LARGEST_MESSAGE = 1 << 30
@@ -171,17 +171,4 @@ class Scenario(CommonSettings):
             raise ConfigError(
                 f"probe-targets is {first.targets}, each of probe-images = {first}; a client holds about {held} images, and none "
                 "is probed twice"
-            )
-
-    def check_memory(self, clients: KnownClients, values: int, copies: int = 1) -> None:
-        """Raise ``ConfigError`` for more features at once than ``image-memory`` allows.
-
-        The test images of all clients have ``values`` numbers each, of which ``copies`` are held.
-        """
-        queries = sum(test for _, test in clients.sizes.values())
-        size = copies * FLOAT_BYTES * queries * values
-        if size > self.image_memory * 2**30:
-            raise ConfigError(
-                f"image-memory is {self.image_memory:g}, and {ATTRIBUTE_SETTING} read features of {queries} queries, "
-                f"{size / 2**30:.2g} GiB at once: raise it, or lower test-limit"
             )

@@ -1,9 +1,9 @@
 """``audited``: a Flower app's strategy, watched by a curious server, with rows and a report like a run's."""
 
 import fcntl
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from itertools import count
 from logging import INFO, WARNING
 from pathlib import Path
@@ -13,11 +13,9 @@ from flwr.common import log
 from flwr.serverapp.strategy import Strategy
 from torch import Tensor
 
-from attacks.base import AnyAttack
 from attacks.metrics.training import EPSILON_SHOWN
 from clients.external_app.plan import AppPlan, ModelFactory
 from clients.task.task import Task
-from defenses.pipeline import Pipeline
 from simulations.report import validate, write_report
 from simulations.report.analysis.budget import audit_text
 from simulations.report.analysis.run import read_run
@@ -27,9 +25,8 @@ from simulations.run_folder.rows import Row
 from simulations.run_folder.run_directory import RunDirectory
 from simulations.runtime.main_guard import require_guard
 from simulations.settings.errors import ConfigError
-from strategies.audit.kinds import Kind
 from strategies.external_app.claim import CLAIMED, Claim
-from strategies.external_app.settings import AuditSettings
+from strategies.external_app.settings import AppStudy, AuditSettings
 from strategies.external_app.strategy import AuditingStrategy
 from strategies.federated.shown_epsilon import AUDIT, ShownEpsilon
 from strategies.recording.wrapper import require_strategy
@@ -83,64 +80,6 @@ def take_folder(wanted: Path) -> TakenFolder:
 NOT_REPORTED = "not reported"
 
 
-@dataclass(frozen=True)
-class ForeignPipeline(Pipeline):
-    """Mods that fedveil does not know, by their names (``text``); acts on nothing."""
-
-    text: str = ""
-
-    def __str__(self) -> str:
-        return self.text
-
-
-@dataclass(frozen=True)
-class AppStudy:
-    """The audit of an external app, as a run directory needs it.
-
-    Attributes:
-        plan: What is known of the app.
-        attacks: Kind of observation -> the attacks on it.
-        settings: As the page shows them.
-        scenario: Of the plan, as the next three are: the source of the attacked data.
-        dataset: The owner of the data, in words.
-        model: Name of the model.
-        seed: Of the attacks.
-        experiment: Its name, as in every row.
-    """
-
-    plan: AppPlan
-    attacks: Mapping[Kind, Sequence[AnyAttack]]
-    settings: Mapping[str, Any]
-    scenario: str
-    dataset: str
-    model: str
-    seed: int
-    experiment: str = "audit"
-    auxiliary_data: str = ""
-    resume: bool = False
-    on_tables: bool = False
-
-    @property
-    def kinds(self) -> tuple[Kind, ...]:
-        """Kinds of observations of the server."""
-        return tuple(self.attacks)
-
-    @property
-    def pipelines(self) -> Sequence[Pipeline]:
-        """Protection of the clients' replies."""
-        known = self.plan.defenses
-        return [known if str(known) == self.plan.pipeline else ForeignPipeline(text=self.plan.pipeline)]
-
-    def attacks_on(self, pipeline: Pipeline, kind: Kind) -> Sequence[AnyAttack]:
-        """Attacks of the audit."""
-        del pipeline
-        return self.attacks[kind]
-
-    def to_mapping(self) -> dict[str, Any]:
-        """Settings for the page."""
-        return dict(self.settings)
-
-
 class AppResults(RunDirectory[AppStudy]):
     """Results folder of an external app's audit, live or recorded."""
 
@@ -153,10 +92,7 @@ class AppResults(RunDirectory[AppStudy]):
             super().picture(task, image, image_number=image_number, **fields)
 
     def claim(self, task: Task, claims: Sequence[Claim]) -> None:
-        """Add the app's own privacy claim: a row of ``task``, and an entry of every threat card.
-
-        A later call replaces an earlier one.
-        """
+        """Put the app's own privacy claim in the place of an earlier one: a row of ``task``, and an entry of every threat card."""
         if not claims:
             return
         self._claimed = tuple(claim.text for claim in claims)

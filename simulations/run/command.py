@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from defenses.registry import RegistryError
 from simulations.console.command_line import errors, fail
 from simulations.console.results import print_json
@@ -98,7 +100,7 @@ def _resources(
         raise ConfigError(
             "RAY_ADDRESS is set, and a run uses the Ray of its own machine: unset it, or run --in-process"
         )
-    hardware = Hardware.of_this_machine()
+    hardware = Hardware(os.cpu_count() or 1, torch.cuda.device_count())
     hardware.require(cpus, request.gpus_per_client or 0.0)
     require_jobs(request.jobs)
     for first in left[:1]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass
 
 import torch
@@ -23,11 +22,6 @@ class Hardware:
 
     cores: int
     cards: int
-
-    @classmethod
-    def of_this_machine(cls) -> Hardware:
-        """Cores and cards that are here."""
-        return cls(os.cpu_count() or 1, torch.cuda.device_count())
 
     def workers(self, clients: int, cpus_per_client: int) -> int:
         """Client processes that work at the same time."""

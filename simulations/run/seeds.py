@@ -35,8 +35,6 @@ SECONDS_TO_STOP = 60
 """Seconds from the signal to stop until a run is killed; its guardian then ends its processes."""
 Lines = queue.SimpleQueue[tuple[int, str | None]]
 """Seeds of runs, and what they print, line by line; None at the end of one."""
-Ended = Iterable[tuple[Experiment, int]]
-"""Experiments with the exit codes of their runs, in the order in which they ended."""
 
 
 def run_one(console: Terminal, experiment: Experiment, resources: Resources) -> int:
@@ -71,11 +69,12 @@ def one_by_one(
         yield experiment, run(experiment)
 
 
-def finish_seeds(console: Terminal, out: Path, seeds: Sequence[int], ended: Ended) -> int:
+def finish_seeds(console: Terminal, out: Path, seeds: Sequence[int], ended: Iterable[tuple[Experiment, int]]) -> int:
     """Wait for all runs, print which failed, and write the comparison when all are there; the exit code.
 
-    The folder ``out`` has one for each seed; ``ended`` are the runs that were left. A run that fails, or ends without some of
-    its attacks' scores, does not end the others; one that is stopped does. The same command again goes on with what is left.
+    The folder ``out`` has one for each seed; ``ended`` are the runs that were left, with their exit codes. A run that fails, or
+    ends without some of its attacks' scores, does not end the others; one that is stopped does. The same command again goes on with
+    what is left.
     """
     from simulations.compare.groups import grouped, print_groups
     from simulations.compare.page import write_comparison

@@ -6,7 +6,7 @@ them, also one that a client sent. Writers here escape all of them, and readers 
 
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,11 +31,6 @@ class Damage:
 def json_line(value: Any) -> str:
     """One line with its line feed, in ASCII; ``ValueError`` on NaN and infinities, which JSON does not have."""
     return json.dumps(value, allow_nan=False) + "\n"
-
-
-def json_lines(values: Iterable[Any]) -> str:
-    """``json_line`` of each."""
-    return "".join(map(json_line, values))
 
 
 def append_line(path: Path, value: Any) -> None:

@@ -6,81 +6,31 @@ import os
 import platform
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import psutil
 import torch
 
-from attacks.base import AnyAttack
 from clients.data.datasets import dataset_names
 from clients.data.own import GROUP as DATASETS
 from clients.models.library import LIBRARIES
 from clients.models.own import GROUP as MODELS
 from clients.process.own_code import fingerprint, installed, is_own
 from clients.wire.texts import read_object
-from defenses.pipeline import Pipeline
+from simulations.experiment.experiment import Experiment
 from simulations.settings.common import machines
 from simulations.settings.errors import ConfigError
 from strategies.audit.adaptive import adaptive_names
-from strategies.audit.kinds import Kind
+from strategies.external_app.settings import AppStudy
 
-
-class RunStudy(Protocol):
-    """What a run's folder needs of the study whose results it keeps: an experiment, or the audit of an external app."""
-
-    @property
-    def experiment(self) -> str:
-        """Name of the experiment, as in every row."""
-
-    @property
-    def scenario(self) -> str:
-        """Name of the scenario, which decides the messages."""
-
-    @property
-    def dataset(self) -> str:
-        """Name of the data set, or words on its owner."""
-
-    @property
-    def model(self) -> str:
-        """Name of the model."""
-
-    @property
-    def auxiliary_data(self) -> str:
-        """Name of the data that attacks learn from."""
-
-    @property
-    def seed(self) -> int:
-        """Seed of all random draws."""
-
-    @property
-    def resume(self) -> bool:
-        """Whether to resume from the folder's content."""
-
-    @property
-    def on_tables(self) -> bool:
-        """Whether examples are rows of a table."""
-
-    @property
-    def kinds(self) -> Sequence[Kind]:
-        """Kinds of observations."""
-
-    @property
-    def pipelines(self) -> Sequence[Pipeline]:
-        """Pipelines of the clients, one after the other."""
-
-    def attacks_on(self, pipeline: Pipeline, kind: Kind) -> Sequence[AnyAttack]:
-        """Attacks on an observation under a pipeline."""
-
-    def to_mapping(self) -> dict[str, Any]:
-        """Settings as files write them."""
-
-
+RunStudy = Experiment | AppStudy
+"""The study whose results a run's folder keeps."""
 PACKAGES = ("fedveil", "flwr", "ray", "torch", "torchvision", "opacus", "dp-accounting", "numpy")
 OWN_CODE = "own-code"
 """Key of what the files amount to that settings name."""

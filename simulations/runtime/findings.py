@@ -1,21 +1,15 @@
 """Findings of finished runs, as the terminal shows them."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from simulations.console.terminal import Terminal
 from simulations.report.analysis.finding import Finding
-from simulations.report.analysis.run import ReadRun, read_run
+from simulations.report.analysis.run import ReadRun
 from simulations.report.text import two
 
 
-def print_findings(console: Terminal, directory: Path) -> None:
-    """Print what was found in each study of a run, and below it the notes that a reader needs."""
-    print_read(console, read_run(directory))
-
-
 def print_read(console: Terminal, read: ReadRun, title: str = "") -> None:
-    """Print one run, or several read as one, with a title over each study."""
+    """Print what one run, or several read as one, found in each study, with a title above and the notes that a reader needs."""
     for summary in read.summaries:
         if names := " · ".join(filter(None, [title, *(summary.study.words if len(read.summaries) > 1 else ())])):
             console.say(f"\n{names}")

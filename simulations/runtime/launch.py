@@ -228,10 +228,3 @@ def app_folder(scratch: Path, config: Mapping[str, Any]) -> Path:
 def _toml(values: Mapping[str, Any]) -> str:
     """JSON's strings, numbers and booleans are valid TOML values."""
     return "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
-
-
-def wait_for(process: subprocess.Popen[bytes], seconds: float) -> bool:
-    """Wait up to ``seconds``; returns whether the process ended."""
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(seconds)
-    return process.poll() is not None

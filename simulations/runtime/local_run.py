@@ -2,9 +2,10 @@
 
 import re
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from subprocess import Popen
+from subprocess import Popen, TimeoutExpired
 
 from rich.markup import escape
 
@@ -12,7 +13,7 @@ from clients.process.ray_cluster import ray_reason, spaced_path
 from simulations.console.command_line import errors
 from simulations.console.terminal import Terminal
 from simulations.experiment.experiment import Experiment
-from simulations.runtime.launch import LocalRuntime, Resources, end_politely, wait_for
+from simulations.runtime.launch import LocalRuntime, Resources, end_politely
 from simulations.runtime.progress import follow, has_worked, is_complete, read_progress
 
 EXIT_ATTACKS_FAILED = 3
@@ -77,7 +78,9 @@ def run_locally(console: Terminal, experiment: Experiment, resources: Resources)
 
 def _is_over(process: Popen[bytes], out: Path, begin: int, seconds: float) -> bool:
     """Wait up to ``seconds``; whether the run is complete or its process has ended."""
-    return wait_for(process, seconds) or is_complete(out, begin)
+    with suppress(TimeoutExpired):
+        process.wait(seconds)
+    return process.poll() is not None or is_complete(out, begin)
 
 
 def _ended(console: Terminal, out: Path, status: str, error: str, started: float) -> int:
@@ -99,9 +102,10 @@ def conclude(console: Terminal, out: Path, started: float) -> int:
     """Print that a run has finished, its duration, its findings and the place of its results; returns the exit code."""
     console.print(f"finished in {time.monotonic() - started:.0f} s")
     if not console.quiet:
-        from simulations.runtime.findings import print_findings
+        from simulations.report.analysis.run import read_run
+        from simulations.runtime.findings import print_read
 
-        print_findings(console, out)
+        print_read(console, read_run(out))
     console.say(f"report: {out / 'report.html'}\nrows:   {out / 'rows.jsonl'}")
     return list_failures(out)
 

@@ -172,14 +172,18 @@ class InferenceExperiment(InferenceSettings, WholeModelExperiment):
     def check_clients(self, clients: KnownClients) -> None:
         """Refuse also more features at once than memory holds."""
         super().check_clients(clients)
-        if self.attacks[ATTRIBUTE]:
-            self._check_memory(clients)
-
-    def _check_memory(self, clients: KnownClients) -> None:
-        """All features whose attribute is guessed are held at once, as they travelled and as the server half is given them."""
+        if not self.attacks[ATTRIBUTE]:
+            return
+        # All features whose attribute is guessed are held at once, as they travelled and as the server half is given them.
         plan = self.plan(card=clients.card)
-        shapes = [_feature_shape(plan, cut) for cut in plan.cut_names]
-        self.check_memory(clients, max(map(math.prod, shapes)), copies=2)
+        values = max(math.prod(_feature_shape(plan, cut)) for cut in plan.cut_names)
+        queries = sum(test for _, test in clients.sizes.values())
+        size = 2 * FLOAT_BYTES * queries * values
+        if size > self.image_memory * 2**30:
+            raise ConfigError(
+                f"image-memory is {self.image_memory:g}, and {ATTRIBUTE_SETTING} read features of {queries} queries, "
+                f"{size / 2**30:.2g} GiB at once: raise it, or lower test-limit"
+            )
 
     def check_share(self, train: int, test: int) -> None:
         """Refuse to attack more batches of queries than there are, or more images than a batch holds."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from attacks.sender import smash
+from attacks.smashed.base import SmashedAttack
 from clients.data.card import DataCard
 from clients.models.library import ModelError
 from clients.models.split.split_models import split_model_names
@@ -20,7 +21,7 @@ from simulations.experiment.scenario import KnownClients, Rounds
 from simulations.settings.errors import ConfigError, require_known
 from simulations.settings.scenarios import SplitSettings
 from strategies.audit.auditor import Auditor
-from strategies.split.observations import KINDS, SMASHED, smashed_attacks
+from strategies.split.observations import KINDS, SMASHED
 from strategies.split.server import Holder
 from strategies.split.split_fed import Schedule, SplitFed
 
@@ -125,7 +126,7 @@ class SplitExperiment(SplitSettings, Experiment):
             holders={p: Holder(*sizes, labels.get(p)) for p, sizes in clients.sizes.items()},
             schedule=schedule_of(self),
             batches_per_message=self.batches_per_message,
-            attacks=smashed_attacks(self.attacks_on(plan.defenses, SMASHED)),
+            attacks=[one for one in self.attacks_on(plan.defenses, SMASHED) if isinstance(one, SmashedAttack)],
             attack_rounds=self.attacked_rounds,
             min_usable=self.min_usable,
             label=label,

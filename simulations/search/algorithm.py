@@ -25,12 +25,12 @@ from clients.process.worker_processes import in_workers
 from defenses.images.ats import Policy
 from defenses.random_draws import generator_for
 from simulations.run_folder.folder_lock import require_new, take_lock
-from simulations.run_folder.line_files import append_line, json_lines, kept_lines
+from simulations.run_folder.line_files import append_line, json_line, kept_lines
 from simulations.run_folder.run_directory import write_atomically
 from simulations.search.scorer import DegenerateModelError, Scorer, Scores, check, semi_train
 from simulations.search.settings import Search
 from simulations.search.space import disjoint, random_hybrid, sample, text_of
-from simulations.settings.errors import ConfigError, read_known, undamaged
+from simulations.settings.errors import ConfigError, undamaged
 from strategies.audit.whole_files import PARTIAL, load_tensors, save_tensors
 
 HYBRID = 2
@@ -95,7 +95,7 @@ class PolicySearch:
             raise ConfigError(f"--resume {path} holds no search (no {ABOUT})")
         with undamaged(path / ABOUT, "--resume", "start a new search in another folder"):
             about = json.loads((path / ABOUT).read_text(encoding="utf-8"))
-            search, pictures = read_known(Search, about["search"] | changed, "search"), str(about["pictures"])
+            search, pictures = Search.read(about["search"] | changed), str(about["pictures"])
         if check(search) != pictures:
             raise ConfigError(
                 f"--resume {path}: the pictures of dataset {search.dataset!r} are not those that this search began with; put these "
@@ -109,7 +109,7 @@ class PolicySearch:
             raise
         made.scored = dict(kept)
         if cut_off:
-            write_atomically(path / SCORES, json_lines(itertools.starmap(_line, kept)))
+            write_atomically(path / SCORES, "".join(json_line(_line(*scored)) for scored in kept))
         return made
 
     def run(self) -> dict[str, Any]:

@@ -1,17 +1,18 @@
 """The settings of a policy search."""
 
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from clients.data.datasets import is_multi_label, is_table
 from clients.data.images import IMAGE_MEMORY
 from clients.task.task import WholeModelPlan
-from clients.wire.schema import Settings, setting
+from clients.wire.schema import Settings, fields_of, setting
 from defenses.checks import Examples, Limit, Rate, Share, Side, WidthOrNone
 from simulations.experiment.data_rules import require_dataset, require_model
 from simulations.search.space import SIZE
 from simulations.settings.defaults import AUTO
-from simulations.settings.errors import ConfigError
+from simulations.settings.errors import ConfigError, require_known
 from simulations.settings.scenarios import milestones_of
 
 LOWEST_THRESHOLD = -10.0
@@ -46,6 +47,13 @@ class Search(Settings):
     batch_size: Examples = setting(128, "of that training")
     learning_rate: Rate = setting(0.1, "of that training")
     workers: Annotated[int, Limit(0, 1024)] = setting(0, "processes that score; 0: one for each processor")
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any]) -> Self:
+        """Settings from hyphenated keys; ``ConfigError`` on unknown ones, with the nearest, and on bad values."""
+        for key in values:
+            require_known("setting", key, fields_of(cls), listed="search")
+        return cls(**values)
 
     def check_together(self) -> None:
         """Raise ``ConfigError`` for names that are unknown, and data sets that cannot be searched on."""

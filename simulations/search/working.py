@@ -20,7 +20,7 @@ from simulations.search.algorithm import PolicySearch
 from simulations.search.scorer import DegenerateModelError
 from simulations.search.settings import Search
 from simulations.search.space import text_of
-from simulations.settings.errors import ConfigError, read_known
+from simulations.settings.errors import ConfigError
 
 console = Terminal(highlight=False)
 
@@ -76,7 +76,7 @@ def _search(
     chosen = dict(setting_of(text, fields_of(Search)) for text in settings)
     if resume is None:
         path = (out or Path("runs") / datetime.now().strftime("search-%Y%m%d-%H%M%S")).resolve()
-        search = read_known(Search, (read_toml(config) if config else {}) | chosen, "search")
+        search = Search.read((read_toml(config) if config else {}) | chosen)
         if not dry_run:
             return PolicySearch.create(path, search)
         PolicySearch.pictures(path, search)
@@ -116,7 +116,6 @@ def _conclude(console: Terminal, search: PolicySearch, result: Mapping[str, Any]
 
 
 def _command(search: Search, result: Mapping[str, Any]) -> str:
-    """The run that attacks the result."""
     known = search.to_mapping()
     settings = {key: known[key] for key in SHARED if known[key]}
     settings |= {"seed": search.seed, "probe-mode": "eval", "update-attacks": ""}  # as the paper attacks

@@ -1,16 +1,12 @@
 """Errors for settings that cannot be run."""
 
 import difflib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
 
 from safetensors import SafetensorError
 
-from clients.wire.schema import Settings, fields_of
-
-T = TypeVar("T", bound=Settings)
 UNREADABLE = (
     SafetensorError, ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError
 )  # fmt: skip
@@ -70,13 +66,6 @@ def require_known(what: str, name: str, known: Collection[str], also: str = "", 
         parts += [f"nearest of {len(known)}: {', '.join(near)}"] if len(near) > 1 else []
         parts.append(f"`fedveil list {listed}` shows all")
     raise ConfigError("; ".join(parts) + (f" {also}" if also else ""))
-
-
-def read_known(kind: type[T], values: Mapping[str, Any], listed: str) -> T:
-    """Settings of a command from hyphenated keys; ``ConfigError`` on unknown ones, with the nearest, and on bad values."""
-    for key in values:
-        require_known("setting", key, fields_of(kind), listed=listed)
-    return kind(**values)
 
 
 def nearest(name: str, known: Collection[str]) -> list[str]:

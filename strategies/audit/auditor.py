@@ -22,7 +22,7 @@ from clients.scoring.guesses import guess_tensors, kind_of_guess
 from clients.task.task import Task
 from clients.wire.records import tensors_of, to_record
 from defenses.tensors import Tensors
-from strategies.audit.audit_pictures import AuditPictures
+from strategies.audit.audit_pictures import keep_guesses, keep_pictures
 from strategies.audit.audit_replies import BASELINES, fault_in_scores, scores_of
 from strategies.audit.jobs import AttackJob, Outcome, Recorder, attack_card, without_score
 from strategies.audit.kinds import Kind, Observed, Seen
@@ -54,7 +54,6 @@ class Auditor:
         self.recorder = recorder
         self.share_images = share_images
         self.randomness = randomness
-        self.pictures = AuditPictures(recorder)
         # Who does not answer leaves a row, and its scores are missing: attacks never end a run.
         self._guarded = GuardedExchange(exchange, recorder)
         self._counted: set[str] = set()
@@ -122,14 +121,18 @@ class Auditor:
         partitions = sorted(most)
         replies = self._ask(task, kind, BASELINES, dict.fromkeys(partitions, RecordDict()), most, images)
         by_guess = _gather(replies)
-        self._count(task, joined(by_guess.pop(COUNTS, {}).values()))
+        counts = joined(by_guess.pop(COUNTS, {}).values())
+        if counts and task.plan.pipeline not in self._counted:
+            self._counted.add(task.plan.pipeline)
+            for count, numbers in counts.items():
+                self.recorder.row(task, metric=count.metric, value=sum(numbers), n=len(numbers))
         for guess, scores in by_guess.items():
             self._rows(task, guess, card, scores)
         for partition, reply in replies.items():
             for name, shared in tensors_of(reply, "pictures").items():
                 shown, target, place = name.split("-")
-                self.pictures.keep(
-                    task, shared[None], card, numbers=[int(place)],
+                keep_pictures(
+                    self.recorder, task, shared[None], card, numbers=[int(place)],
                     attack="", client=partition, target=int(target), kind=shown,
                 )  # fmt: skip
         return [partition for partition in partitions if partition not in replies.refused]
@@ -157,13 +160,6 @@ class Auditor:
         best = max(scored, key=lambda scores: sum(map(sum, joined(scores.values()).values())))
         self._rows(task, GuessName(Role.NULL_BASELINE, name), card, best)
         return [partition for partition in candidates[0] if partition not in refused]
-
-    def _count(self, task: Task, counts: Scores) -> None:
-        if task.plan.pipeline in self._counted or not counts:
-            return
-        self._counted.add(task.plan.pipeline)
-        for name, numbers in counts.items():
-            self.recorder.row(task, metric=name.metric, value=sum(numbers), n=len(numbers))
 
     def _audit(self, job: AttackJob, outcome: Outcome) -> None:
         card = attack_card(job, outcome.attack)
@@ -202,7 +198,7 @@ class Auditor:
         few = not job.kind.pooled and max(each.num_examples for each in seen) <= MOST_SHARED
         shown = job.kind.chosen or few or self.shows_training or guessed == "representatives"
         if guessed in ("images", "representatives") and self.share_images and shown:
-            self.pictures.keep_guesses(job, outcome, guesses, replies)
+            keep_guesses(self.recorder, job, outcome, guesses, replies)
 
     def _membership(
         self,

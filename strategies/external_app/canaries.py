@@ -123,7 +123,6 @@ class AppCanaries:
         self._reasons.append(f"client {fields.get('client')}: {fields.get('message', '')}")
 
     def _left_out(self, task: Task, partition: int, why: str) -> None:
-        """Add a row about a client that is left out."""
         self.row(
             task, metric=CLIENT.name, value=None, status="failed", client=partition, message=one_line(why, MAX_REASON)
         )
@@ -179,7 +178,6 @@ class AppCanaries:
         return " ".join(said)
 
     def _fault(self, partition: int, reply: Message) -> str:
-        """Why a node's coins cannot be used, or ""."""
         try:
             self._read(partition, reply)
         except (ValueError, TypeError, RecursionError) as error:

@@ -109,7 +109,8 @@ class AppAudit:
         except UnusableReplyError as error:
             missing.append(f"model: {error}")
         try:
-            left_out = self._set_up(server_round, requests, grid)
+            left_out = self._nodes.set_up(self._plan.at(server_round), requests, grid, self.settings.timeout)
+            self.record.budgets = reported_budgets(self._nodes.reported["budgets"])
             if not self._checked:
                 card = DataCard.from_json(self._nodes.reported["card"])
                 require_attackable(self._plan.model, self._plan.build_model(), card.num_classes, card.input_shape)
@@ -122,11 +123,6 @@ class AppAudit:
             raise AuditError(missing) if first else UnusableReplyError("; ".join(missing))
         weights = sent[messages[0].metadata.dst_node_id]
         self._round = _Round(grid, requests, sent, {name: weights[name] for name in self._names}, left_out)
-
-    def _set_up(self, server_round: int, sent: Mapping[int, Message], grid: Grid) -> list[tuple[int, str]]:
-        left_out = self._nodes.set_up(self._plan.at(server_round), sent, grid, self.settings.timeout)
-        self.record.budgets = reported_budgets(self._nodes.reported["budgets"])
-        return left_out
 
     def after(self, server_round: int, replies: Sequence[Message]) -> None:
         """Asks the nodes that answered an attacked round what their trainings did, requests probes, and begins the attacks."""
@@ -193,7 +189,6 @@ class AppAudit:
         self, running: _Running, task: Task, sent: _Round, trained: Mapping[int, SeenTraining],
         replies: Sequence[tuple[int, Message]],
     ) -> None:  # fmt: skip
-        """Hands the updates of a round to the attacks."""
         seen = list[SeenUpdate]()
         for partition, reply in replies:
             training = trained[partition].training
@@ -284,7 +279,6 @@ class AppAudit:
         running.updates.attack(task, PROBE, sent.weights, None, [probe for ones in complete for probe in ones])
 
     def _facts(self, trained: Mapping[int, SeenTraining]) -> AppFacts:
-        """The facts of a round for threat cards."""
         probes = self._plan.probe_targets if self.settings.attacks()[PROBE] else 0
         seen = together(trained)
         return AppFacts(
@@ -292,7 +286,6 @@ class AppAudit:
         )
 
     def _task(self, server_round: int, trained: Mapping[int, SeenTraining]) -> Task:
-        """The task of a round in which nodes trained as observed."""
         plan = replace(self._plan, **observed(trained, self._nodes.examples))
         return plan.at(server_round, plan.learning_rate)
 

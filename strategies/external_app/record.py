@@ -47,10 +47,7 @@ class Results(Recorder, Protocol):
         """Attacks that do not apply, with the reasons."""
 
     def claim(self, task: Task, claims: Sequence[Claim]) -> None:
-        """Add the app's own privacy claim: a row of ``task``, and an entry of every threat card.
-
-        A later call replaces an earlier one.
-        """
+        """Put the app's own privacy claim in the place of an earlier one: a row of ``task``, and an entry of every threat card."""
 
     def finish(self) -> None:
         """Judges the rows and writes the report."""

@@ -1,8 +1,8 @@
-"""The settings of an external app's audit, each checked by its type and its range before a run begins."""
+"""The audit of an external app: its settings, each checked by its type and range before a run begins, and what is known of it."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from attacks.base import AnyAttack
 from clients.data.card import DataCard
 from clients.external_app.plan import OWN_DATA, SCENARIO, AppPlan, ModelFactory, name_of
 from defenses.checks import MOST_EXAMPLES, Count, Examples, Limit, check_fields
+from defenses.pipeline import Pipeline
 from strategies.audit.kinds import Kind
 from strategies.federated.observations import PROBE, UPDATE
 from strategies.recording.wrapper import whole_rounds
@@ -95,3 +96,61 @@ class AuditSettings:
             scenario=SCENARIO, dataset=OWN_DATA, model=name_of(self.model), seed=self.seed, rounds=max(self.rounds),
             probe_targets=self.probe_targets or 1, probe_images=self.probe_images, card=DataCard(2, (1, 1, 1), (0.0,), (1.0,)),
         )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ForeignPipeline(Pipeline):
+    """Mods that fedveil does not know, by their names (``text``); acts on nothing."""
+
+    text: str = ""
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
+class AppStudy:
+    """The audit of an external app, as a run directory needs it.
+
+    Attributes:
+        plan: What is known of the app.
+        attacks: Kind of observation -> the attacks on it.
+        settings: As the page shows them.
+        scenario: Of the plan, as the next three are: the source of the attacked data.
+        dataset: The owner of the data, in words.
+        model: Name of the model.
+        seed: Of the attacks.
+        experiment: Its name, as in every row.
+    """
+
+    plan: AppPlan
+    attacks: Mapping[Kind, Sequence[AnyAttack]]
+    settings: Mapping[str, Any]
+    scenario: str
+    dataset: str
+    model: str
+    seed: int
+    experiment: str = "audit"
+    auxiliary_data: str = ""
+    resume: bool = False
+    on_tables: bool = False
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """Kinds of observations of the server."""
+        return tuple(self.attacks)
+
+    @property
+    def pipelines(self) -> Sequence[Pipeline]:
+        """Protection of the clients' replies."""
+        known = self.plan.defenses
+        return [known if str(known) == self.plan.pipeline else ForeignPipeline(text=self.plan.pipeline)]
+
+    def attacks_on(self, pipeline: Pipeline, kind: Kind) -> Sequence[AnyAttack]:
+        """Attacks of the audit."""
+        del pipeline
+        return self.attacks[kind]
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Settings for the page."""
+        return dict(self.settings)

@@ -54,12 +54,10 @@ class AuditingStrategy(WrappingStrategy):
         self._audit.require_attacked()
 
     def _end(self) -> None:
-        """Waits for the attacks and writes the report."""
         self._safely("report", max(self._audit.settings.rounds), self._audit.finish)
         super()._end()
 
     def _said(self) -> str:
-        """Which rounds."""
         return f"Audited: rounds {', '.join(map(str, self._audit.settings.rounds))}"
 
     def _sending(self, server_round: int, messages: list[Message], grid: Grid) -> None:
@@ -72,7 +70,6 @@ class AuditingStrategy(WrappingStrategy):
             self._safely(f"round {server_round}", server_round, step, server_round, replies)
 
     def _evaluated(self, server_round: int, metrics: MetricRecord | None) -> None:
-        """Keep the accuracy that the wrapped strategy reports."""
         keep = self._audit.record.accuracy.observe
         self._safely(f"round {server_round}", server_round, keep, CLIENTS, server_round, metrics)
 

@@ -41,8 +41,9 @@ class ActiveServer:
                 sent = self._manipulated(group[0], task, weights)
             except Exception as error:
                 why = str(error) if isinstance(error, AttackError) else f"{type(error).__name__}: {error}"
+                failed = without_score(why, len(self._auditor.exchange.nodes))
                 for attack in group:
-                    self._failed(task, attack, why)
+                    self._recorder.row(task, attack=repr(attack), card=_card(task, attack), **failed)
                 continue
             # A deployed node knows the draws of its latest answer only: that to the model before must have been judged by now.
             self._auditor.collect(wait=at > 0 and not self._auditor.repeats_draws)
@@ -83,10 +84,6 @@ class ActiveServer:
         if seen:
             name = f"{self._audit.label}-r{task.round:04d}-{ACTIVE.name}-{label}"
             self._auditor.submit(AttackJob(name, tuple(group), ACTIVE, Observed(task, sent, seen), card))
-
-    def _failed(self, task: Task, attack: AnyAttack, why: str) -> None:
-        nodes = len(self._auditor.exchange.nodes)
-        self._recorder.row(task, attack=repr(attack), card=_card(task, attack), **without_score(why, nodes))
 
 
 def _card(task: Task, attack: AnyAttack) -> ThreatCard:

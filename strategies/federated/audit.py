@@ -40,7 +40,8 @@ class UpdateAudit:
         self.attacks = {kind: tuple(attacks.get(kind, ())) for kind in KINDS}
         probed = frozenset(attack_rounds)
         self.rounds: dict[Kind, frozenset[int]] = dict.fromkeys(KINDS, probed)
-        self.rounds[UPDATE] = update_rounds(probed, last_round)
+        # Attacks on the final model have the updates of the last round, as no other follows.
+        self.rounds[UPDATE] = frozenset(min(at, last_round) for at in probed)
         self.label, self.needless = label, needless
 
     def wants(self, kind: Kind, server_round: int) -> bool:
@@ -107,11 +108,6 @@ class UpdateAudit:
             **_recipe(task),
             **strength(task, None if kind is UPDATE else max(s.local_steps for s in seen)),
         )
-
-
-def update_rounds(attack_rounds: Iterable[int], last_round: int) -> frozenset[int]:
-    """Rounds whose training updates are attacked: attacks on the final model have the last one, as no other follows."""
-    return frozenset(min(at, last_round) for at in attack_rounds)
 
 
 def fewest_guesses(attacks: Iterable[AnyAttack], seen: Sequence[SeenUpdate]) -> int:

@@ -96,14 +96,6 @@ def _of_members(profile: Profile) -> bool:
     return profile.guesses == "membership" or _of_active_server(profile)
 
 
-def _of_members_or_rounds(profile: Profile) -> bool:
-    return profile.observes_history or _of_members(profile)
-
-
-def _not_of_single_images(profile: Profile) -> bool:
-    return profile.observes_history or not profile.begins_chains or _of_active_server(profile)
-
-
 def _trains(observed: Observed) -> dict[str, Any]:
     """Training on the server's own examples, as a client trains on its."""
     return {"train": functools.partial(train_alone, observed.task.plan)}
@@ -123,7 +115,8 @@ PROBE = _Updates(
 """Updates of one step on few images: the strongest setting of the papers."""
 STEPS = _Updates(
     "steps", "probe of several steps", TrainingUpdate, _of_steps, "probes of several steps", instead_of=UPDATE.title,
-    refuses=_of_members_or_rounds, auto=lambda: choice.ON_UPDATES, setting_of=UPDATE.name,
+    setting_of=UPDATE.name, refuses=lambda profile: profile.observes_history or _of_members(profile),
+    auto=lambda: choice.ON_UPDATES,
 )  # fmt: skip
 """Updates of several local steps, each on a few other images: between a one-step probe and a round."""
 ACTIVE = _Updates(
@@ -133,7 +126,8 @@ ACTIVE = _Updates(
 """One-step updates in reply to manipulated models; only an active server receives them."""
 AGGREGATE = _Updates(
     "aggregate", "sum of clients' one-step probes", Aggregate, _of_sums, "sums of clients' one-step probes", seen=SeenAggregate,
-    refuses=_not_of_single_images, made_for=Probe, refined=True, chosen=False, pooled=True,
+    refuses=lambda profile: profile.observes_history or not profile.begins_chains or _of_active_server(profile), made_for=Probe,
+    refined=True, chosen=False, pooled=True,
 )  # fmt: skip
 """Sums of several clients' one-step updates: with secure aggregation, the server sees nothing else of them."""
 KINDS = (PROBE, UPDATE, ACTIVE, AGGREGATE, STEPS)

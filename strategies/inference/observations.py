@@ -41,11 +41,6 @@ def _read(observed: Observed) -> list[Any]:
     ]  # fmt: skip
 
 
-def _depends_on(observed: Observed) -> str:
-    """The cut, the weights of the model and the learned state of the defences."""
-    return f"{_cut(observed)} {digest(observed.weights)}"
-
-
 def _undefended(observed: Observed) -> Observed:
     """Observations without the learned state of the defences."""
     kept = {name: tensor for name, tensor in observed.weights.items() if not name.startswith(DEFENSES)}
@@ -80,8 +75,8 @@ def _sender(observed: Observed) -> Sender:
 
 
 _Queries = functools.partial(
-    Kind, observation=Query, observations=_read, seen=SeenQuery, paired=True, depends_on=_depends_on, undefended=_undefended,
-    knows=_knows,
+    Kind, observation=Query, observations=_read, seen=SeenQuery, paired=True, undefended=_undefended, knows=_knows,
+    depends_on=lambda observed: f"{_cut(observed)} {digest(observed.weights)}",
 )  # fmt: skip
 """Features that clients send as queries. An image keeps its row."""
 QUERY = _Queries("query", "queries", start="QueryInversion()")

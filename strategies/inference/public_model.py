@@ -54,15 +54,6 @@ def fingerprint(weights: Tensors) -> Tensors:
     return {FINGERPRINT: torch.tensor(list(sha256_of(weights)), dtype=torch.uint8)}
 
 
-def check_fingerprint(weights: Tensors, kept: Tensors) -> None:
-    """Raise ``ModelError`` when ``kept`` belongs to other weights: the run's rows would mix two models."""
-    if FINGERPRINT in kept and not torch.equal(kept[FINGERPRINT], fingerprint(weights)[FINGERPRINT]):
-        raise ModelError(
-            "weights: the file has changed since the run began, and rows of two models do not go together; put the file back, or "
-            "start a new run"
-        )
-
-
 @dataclass(frozen=True)
 class Examples:
     """The server's own images (N, C, H, W) in [0, 1] with one-hot classes, and their sensitive attribute (N,), if any."""
@@ -135,7 +126,11 @@ class PublicTraining:
 
     def restore(self, tensors: Tensors) -> None:
         """Resume from the output of ``tensors``, unless this training is further; ``ModelError`` where the file has changed."""
-        check_fingerprint(self._start, tensors)
+        if FINGERPRINT in tensors and not torch.equal(tensors[FINGERPRINT], fingerprint(self._start)[FINGERPRINT]):
+            raise ModelError(
+                "weights: the file has changed since the run began, and rows of two models do not go together; put the file back, "
+                "or start a new run"
+            )
         if self._trains and len(losses := tensors[LOSSES].tolist()) > len(self.losses):
             self.training.restore(tensors)
             self.losses, self.seconds = losses, tensors[SECONDS].tolist()

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attacks.base import Profile
 from attacks.observations import TrainingUpdate
 from attacks.uploads.base import TrainedModel, UploadedCollection, UploadedImages
 from clients.task.task import WholeModelPlan
@@ -56,11 +55,6 @@ def _read_model(observed: Observed) -> list[Any]:
     ]
 
 
-def _needs_more_than_a_model(profile: Profile) -> bool:
-    """Steps, which are not sent."""
-    return profile.reads_steps
-
-
 _Kind = functools.partial(Kind, knows=_trains)
 UPLOAD = _Kind(
     "upload",
@@ -80,7 +74,7 @@ COLLECTION = _Kind(
 """All uploads of a client, as a set of images: rows of different passes cannot be matched."""
 MODEL = _Kind(
     "model", "trained model", TrainedModel, _read_model, "trained models", start="LossThreshold()", chosen=False,
-    accepts=TrainingUpdate, made_for=TrainingUpdate, refuses=_needs_more_than_a_model,
+    accepts=TrainingUpdate, made_for=TrainingUpdate, refuses=lambda profile: profile.reads_steps,
 )  # fmt: skip
-"""The trained model, once for each client, whose examples it may reveal."""
+"""The trained model, once for each client, whose examples it may reveal; steps are not sent."""
 KINDS = (UPLOAD, COLLECTION, MODEL)

@@ -63,17 +63,14 @@ class RecordingStrategy(WrappingStrategy):
         """Node -> the number of the content that it was sent in this round."""
 
     def _said(self) -> str:
-        """Where the recording is."""
         return f"Recording: {self._writer.folder}"
 
     def _sending(self, server_round: int, messages: list[Message], grid: Grid) -> None:
-        """Keep the contents of the messages."""
         if self._looks_at(server_round):
             with _tolerant(server_round):
                 self._keep_sent(server_round, messages)
 
     def _received(self, server_round: int, kind: str, replies: list[Message]) -> None:
-        """Keep the replies."""
         for at, reply in enumerate(replies if self._looks_at(server_round) else ()):
             with _tolerant(server_round):
                 self._keep_reply(server_round, f"{kind}-{at:04d}", reply)

@@ -87,7 +87,6 @@ class WrappingStrategy(Strategy):
         self._end()
 
     def _end(self) -> None:
-        """Says which of the rounds never came."""
         missed = [at for at in self._rounds or () if at not in self._came]
         if missed:
             named = ", ".join(map(str, islice(missed, NAMED)))
@@ -95,15 +94,12 @@ class WrappingStrategy(Strategy):
             log(WARNING, "%s: asked for rounds that never came: %s%s", type(self).__name__, named, more)
 
     def _wrapped(self, hook: str) -> Any:
-        """A hook of the wrapped strategy as that one has it."""
         return self._inner.get(hook) or getattr(self.strategy, hook)
 
     def _looks_at(self, server_round: int) -> bool:
-        """Whether a round is one of the observed rounds."""
         return self._rounds is None or server_round in self._rounds
 
     def _said(self) -> str:
-        """What this one adds, in a line."""
         return type(self).__name__
 
     def summary(self) -> None:

@@ -1,6 +1,5 @@
 """Observations of the server of split learning: smashed data, and a step of the client half where that is trained."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,7 +44,6 @@ def _sends(observed: Observed) -> dict[str, Any]:
 
 
 def _read(observed: Observed) -> list[Any]:
-    """Each batch of smashed data."""
     task, card = observed.task, observed.task.plan.data_card()
     edge, server = _halves(observed)
     return [
@@ -95,8 +93,3 @@ SMASHED = Kind(
 )  # fmt: skip
 """Batches of training, or of the images that the audit asks for."""
 KINDS = (SMASHED,)
-
-
-def smashed_attacks(attacks: Iterable[AnyAttack]) -> list[SmashedAttack[Any]]:
-    """Attacks that suit smashed data, with that type."""
-    return [attack for attack in attacks if isinstance(attack, SmashedAttack)]

@@ -141,7 +141,6 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def _follow(folder: Path, name: str, modules: dict[str, Module]) -> None:
-    """Parses a module of the app and all that it imports from the app's folder."""
     base = folder.joinpath(*name.split("."))
     path = next((file for file in (base.with_suffix(".py"), base / "__init__.py") if file.is_file()), None)
     if name in modules or not name or path is None:

@@ -45,7 +45,7 @@ from simulations.external_app.recorded.originals import Truth, read_originals
 from simulations.external_app.recorded.replies import Attackable, Replay, read_updates
 from simulations.external_app.recorded.reply_numbers import OF_ROUND
 from simulations.external_app.recorded.settings import Request
-from simulations.external_app.study import AppResults, AppStudy
+from simulations.external_app.study import AppResults
 from simulations.report.sections.external_app import RECORDED
 from simulations.run_folder.rows import Row
 from simulations.runtime.local_grid import FIRST_NODE, LocalGrid
@@ -59,6 +59,7 @@ from strategies.audit.pool import AttackPool
 from strategies.audit.threat_card import KnownLabels, ThreatCard
 from strategies.exchange.columns import Scored
 from strategies.exchange.exchange import Exchange
+from strategies.external_app.settings import AppStudy
 from strategies.federated.audit import UpdateAudit
 from strategies.federated.observations import UPDATE, SeenUpdate
 
@@ -218,7 +219,6 @@ def attack_rounds(prepared: PreparedAudit, plan: AppPlan, results: AppResults, b
 
 
 def _recorded(prepared: PreparedAudit, server_round: int, replies: Sequence[Attackable]) -> Scored:
-    """What the section of the report says of a round."""
     replayed, recorded = prepared.replayed, prepared.request.update.is_dir()
     return {
         "metric": RECORDED,

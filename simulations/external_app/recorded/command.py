@@ -18,8 +18,8 @@ from simulations.console.results import print_json, table
 from simulations.console.terminal import Terminal
 from simulations.external_app.recorded.audit import prepare, run
 from simulations.external_app.recorded.settings import Request
+from simulations.report.analysis.message import Verdict
 from simulations.report.analysis.run import ReadRun, read_run
-from simulations.report.analysis.verdict import Verdict
 from simulations.report.studies.cell import FOUND, Cell
 from simulations.report.studies.score import Score
 from simulations.report.text import NOTHING, dagger, decibel, percent, percentage, within
@@ -127,7 +127,6 @@ def _conclude(
 
 
 def _table(attacks: Sequence[Attacked]) -> Table:
-    """A line for each attack on each round."""
     judged = ["verdict"] if any(attack.verdict for attack in attacks) else []
     rows = (
         [

@@ -141,11 +141,9 @@ def _counted(request: Request) -> Request:
 
 def _stated_normalisation(settings: AttackSettings, usable: Sequence[RecordedReply]) -> str:
     """What the originals of the first reply say; "" where there are none, or they do not say it."""
-    file = (
-        originals_file(Path(settings.originals), usable[0].round, usable[0].node)
-        if settings.originals and usable
-        else None
-    )
+    if not (settings.originals and usable):
+        return ""
+    file = originals_file(Path(settings.originals), usable[0].round, usable[0].node)
     return normalisation_of(file) if file else ""
 
 

@@ -66,15 +66,11 @@ class Truth:
         alike = torch.isin(self.classes, self.labels)
         return Known(self.images, self.labels), Known(self.others[alike], self.classes[alike])
 
-    def pairs(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Which guessed image is compared with which true one."""
-        return optimal_assignment(images, self.images)
-
     def score(self, guess: Reconstruction | Labels) -> Scores:
         """Every metric of a guess, as the rows of a run name them; an exact copy scores ``MAX_PSNR``."""
         scores: Scores = {}
         if isinstance(guess, Reconstruction):
-            pairs = self.pairs(guess.images)
+            pairs = optimal_assignment(guess.images, self.images)
             scores = image_scores(guess.images, self.images, pairs, "original")
             scores |= identified(guess.images, pairs, *self.candidates, paired=False) | flat_psnr(self.images, pairs[1])
             scores |= {PLACE.of(): pairs[1].tolist()}

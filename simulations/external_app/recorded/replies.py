@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -242,25 +242,21 @@ def hidden_rates(given: float, replies: Sequence[Attackable]) -> list[str]:
     rates = defaultdict[int, dict[int, float | None]](dict)
     for reply in replies:
         rates[reply.round][reply.client] = reply.stated_rate
-    return list(filter(None, (_other_rates(at, known, given) for at, known in rates.items())))
-
-
-def _other_rates(server_round: int, rates: Mapping[int, float | None], used: float) -> str:
-    """Warns where attacks use a learning rate that is not the clients' own; "" where no such client is known."""
-    known = [rate for rate in rates.values() if rate is not None and 0 < rate < math.inf]
-    other = [rate for rate in known if not math.isclose(rate, used, rel_tol=1e-5)]
-    if not other or used <= 0:
-        return ""
-    each = sorted(set(other))
-    listed = (
-        f"{len(each)} rates from {each[0]:g} to {each[-1]:g}"
-        if len(each) > 4
-        else " or ".join(f"{rate:g}" for rate in each)
-    )
-    return (
-        f"Learning rates differ in round {server_round}: attacks use {used:g} for every client, and {len(other)} of {len(rates)} "
-        f"clients were sent or reported {listed}. For these clients, attacks that use the learning rate have unreliable scores."
-    )
+    warnings = []
+    for server_round, stated in rates.items() if given > 0 else ():
+        known = [rate for rate in stated.values() if rate is not None and 0 < rate < math.inf]
+        other = [rate for rate in known if not math.isclose(rate, given, rel_tol=1e-5)]
+        each = sorted(set(other))
+        listed = " or ".join(f"{rate:g}" for rate in each)
+        if len(each) > 4:
+            listed = f"{len(each)} rates from {each[0]:g} to {each[-1]:g}"
+        if other:
+            warnings.append(
+                f"Learning rates differ in round {server_round}: attacks use {given:g} for every client, and {len(other)} of "
+                f"{len(stated)} clients were sent or reported {listed}. For these clients, attacks that use the learning rate have "
+                "unreliable scores."
+            )
+    return warnings
 
 
 def _ignored(names: Sequence[str], reply: RecordedReply) -> list[str]:

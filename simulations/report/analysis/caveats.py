@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from attacks.metrics.metric import CELLS, FAMILIES, IMAGES, LEAST_IMAGES, MEMBERSHIP
-from simulations.report.analysis.message import Message, judge
-from simulations.report.analysis.verdict import Verdict
+from simulations.report.analysis.message import Message, Verdict, judge
 from simulations.report.studies.cell import FOUND, Cell
 from simulations.report.studies.intervals import LEVEL, by_chance
 from simulations.report.studies.messages import MessageSize

@@ -18,9 +18,8 @@ from simulations.report.analysis.caveats import (
     membership_caveats,
     message_caveats,
 )
-from simulations.report.analysis.message import Message, Place, judge
+from simulations.report.analysis.message import Message, Place, Verdict, judge
 from simulations.report.analysis.paired import differences
-from simulations.report.analysis.verdict import Verdict
 from simulations.report.analysis.windows import WindowCounts, window_counts
 from simulations.report.studies.cell import FOUND, SEEN, Cell
 from simulations.report.studies.intervals import Range

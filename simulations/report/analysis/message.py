@@ -2,25 +2,53 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
 from attacks.metrics.metric import ATTRIBUTES, CELLS, IMAGES, LEAST_IMAGES
 from simulations.report.analysis.paired import PairedDifference
-from simulations.report.analysis.verdict import LEAKS, Verdict
 from simulations.report.studies.cell import FOUND, SEEN, Cell
 from simulations.report.studies.intervals import LEVEL, Count
 from simulations.report.studies.messages import MessageSize, stand_ins
 from simulations.report.studies.rows import grouped
 from simulations.report.studies.score import Score, Scored
-from simulations.report.text import count, dagger, percent, percentage
+from simulations.report.text import capital, count, dagger, percent, percentage
+
+
+class Verdict(StrEnum):
+    """What attacks found; never a promise of privacy. The worst comes first."""
+
+    RECOGNISABLE = "recognisable"
+    IDENTIFIABLE = "identifiable"
+    INFERRED = "inferred"
+    UNKNOWN = "unknown"
+    NOTHING = "nothing found"
+
+
+MEANING = {
+    Verdict.RECOGNISABLE: "identifiable, and enough guesses also show their image's structure, beyond its colour",
+    Verdict.IDENTIFIABLE: "guesses are nearest to their own image among up to 99 others of its class, mean and contrast removed, "
+    "more often than guesses of the class alone",
+    Verdict.INFERRED: "attributes or cells are right more often than their most frequent value",
+    Verdict.NOTHING: "none of that, by an attack that passed its positive control",
+    Verdict.UNKNOWN: "no attack passed its positive control, or fewer than 16 images were attacked",
+}
+"""Verdict -> its rule in words."""
+LEAKS = (Verdict.RECOGNISABLE, Verdict.IDENTIFIABLE, Verdict.INFERRED)
+"""Verdicts of messages from which attacks take something."""
+
+
+def rule() -> str:
+    """The rule as pages state it, with the level of its tests."""
+    words = " ".join(f"{capital(word)}: {MEANING[word]}." for word in Verdict if word is not Verdict.INFERRED)
+    return f"{words} Each kind and size of message is tested by itself, at {100 * LEVEL:.0f} % over all attacks on it."
+
 
 USUAL_CHANCE = 0.0105
 """Of images with about 99 others, which the glossary gives."""
 COUNTED = {SEEN: "recognisable", FOUND: "identified", CELLS.decides: "of cells", ATTRIBUTES.decides: "of values"}
 """Score behind a verdict -> what it is a share of."""
-
-
 Place = tuple[str, MessageSize | None]
 """A kind and size of message."""
 

@@ -5,9 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from attacks.metrics.metric import MEMBERSHIP
 from simulations.report.analysis.finding import Finding
-from simulations.report.analysis.message import Message, Place
+from simulations.report.analysis.message import LEAKS, Message, Place, Verdict
 from simulations.report.analysis.paired import FEWER
-from simulations.report.analysis.verdict import LEAKS, Verdict
 from simulations.report.studies.plain import OWN_CLIENTS, Plain
 from simulations.report.studies.rows import grouped
 from simulations.report.text import capital, points, short_names

@@ -17,7 +17,7 @@ from markupsafe import Markup
 from attacks.metrics.metric import LEAST_IMAGES
 from attacks.metrics.registry import metric_label
 from simulations.report import text
-from simulations.report.analysis.verdict import rule
+from simulations.report.analysis.message import rule
 from simulations.report.drawing.looks import MARKERS
 
 SWATCH = Markup('<span class="swatch" style="color:{}" data-mark="{}"></span>')

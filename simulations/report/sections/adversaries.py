@@ -75,7 +75,6 @@ def aggregates(study: Study, _: Sequence[Finding]) -> Content | None:
 
 
 def _each(reasons: Iterable[str]) -> str:
-    """Each reason once."""
     return "; ".join(dict.fromkeys(filter(None, reasons)))
 
 

@@ -8,7 +8,7 @@ from markupsafe import Markup
 from attacks.metrics.images import IDENTIFIED
 from attacks.metrics.metric import LEAST_IMAGES
 from simulations.report.analysis.finding import Finding
-from simulations.report.analysis.verdict import LEAKS
+from simulations.report.analysis.message import LEAKS
 from simulations.report.columns import Column, Table, number
 from simulations.report.section import Content, Section
 from simulations.report.studies.study import Study

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attacks.scoring.intervals import binomial_interval
+from attacks.scoring.intervals import binomial_interval, mean_interval
 
 Z = 1.959963984540054
 LEVEL = 0.05
@@ -43,13 +43,10 @@ def by_chance(hits: int, images: int, chance: float) -> float:
 
 
 def interval(values: Sequence[float]) -> Range:
-    """95 % interval of the mean of independent runs: mean ± t(0.975, k - 1) s / sqrt(k), s with divisor k - 1."""
-    count = len(values)
-    if count < 2 or not all(map(math.isfinite, values)):
+    """``mean_interval`` of independent runs; None without two runs of finite values."""
+    if len(values) < 2 or not all(map(math.isfinite, values)):
         return None, None
-    mean = math.fsum(values) / count
-    half = _quantile(count - 1) * math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1) / count)
-    return mean - half, mean + half
+    return mean_interval(values)[1:]
 
 
 def in_messages(counts: Sequence[Count]) -> tuple[float, float | None, float | None]:

@@ -1,6 +1,5 @@
 """Settings: defaults agree everywhere, and every bad value is refused by name before anything starts."""
 
-import functools
 import json
 import tomllib
 from pathlib import Path
@@ -9,17 +8,15 @@ from typing import Any
 import pytest
 from flwr.app import Context, RecordDict
 
-from clients.data.card import DataCard
 from clients.wire.schema import fields_of
 from defenses import Blur
 from simulations.console.command_line import read_toml
 from simulations.experiment.experiment import Experiment, all_settings, scenarios
-from simulations.experiment.scenario import KnownClients
 from simulations.runtime.local_run import EXIT_ATTACKS_FAILED, list_failures
 from simulations.search.settings import Search
 from simulations.server_app import app as app_of_flower
 from simulations.settings.common import CHOSEN_HERE, REPLACES
-from simulations.settings.errors import ConfigError, read_known
+from simulations.settings.errors import ConfigError
 from tests.local_grid import LocalGrid
 from tests.simulations.report.report_run import demo_rows, row, write_run
 
@@ -55,7 +52,7 @@ def test_the_app_and_all_scenarios_have_the_same_defaults() -> None:
 def test_shipped_configurations_are_valid_and_say_what_they_show() -> None:
     for path in sorted((ROOT / "simulations" / "configs").glob("*.toml")):
         is_search = path.name.startswith("search")
-        kind = functools.partial(read_known, Search, listed="search") if is_search else Experiment.from_mapping
+        kind = Search.read if is_search else Experiment.from_mapping
         settings = kind(read_toml(path, None if is_search else ""))
         assert kind(settings.to_mapping()) == settings, path.name
         usual, _, paper = path.read_text().partition("\n[paper]\n")
@@ -102,18 +99,6 @@ def test_bad_settings_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(ConfigError, match=r"Blur\(std=1.0\) names the adaptive attack Nowhere, which is unknown"):
         Experiment.of(defenses="Blur()")
     assert Experiment.of(defenses="Clip()").pipelines
-
-
-def test_features_of_queries_must_fit_into_the_memory_for_images() -> None:
-    settings, fits = Experiment.of(image_memory=4 * 100 * 10 / 2**30), 10
-
-    def clients(queries: int) -> KnownClients:
-        return KnownClients(DataCard(2, (1, 1, 1), (0.0,), (1.0,)), {0: (1, queries - 40), 1: (1, 40)}, {})
-
-    settings.check_memory(clients(100), fits)
-    for queries, *more in ((101, fits), (100, fits + 1), (100, fits, 2)):
-        with pytest.raises(ConfigError, match=r"attribute-attacks read features of 10[01] queries"):
-            settings.check_memory(clients(queries), *more)
 
 
 def test_a_run_that_flower_starts_refuses_a_file_of_policies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,6 +89,22 @@ def test_what_the_messages_advise_is_accepted(tmp_path: Path) -> None:
         inference_experiment(tmp_path / "run", **changes).check_clients(clients)
 
 
+def test_features_of_queries_must_fit_into_the_memory_for_images(tmp_path: Path) -> None:
+    """Of 100 queries, 16 floats of each pixel at the first cut, held twice."""
+    settings = inference_experiment(tmp_path / "run", dataset="photo-face")
+    card = DataCard.of(settings.plan(parse("")).load_data())
+    most = 2 * 4 * 100 * 16 * card.input_shape[1] * card.input_shape[2] / 2**30
+
+    def check(queries: int, **changes: Any) -> None:
+        settings.but(**changes).check_clients(KnownClients(card, {0: (10, queries - 40), 1: (10, 40)}, {}))
+
+    check(100, image_memory=most)
+    check(101, image_memory=most, attribute_attacks="")
+    for queries, memory in ((101, most), (100, 0.99 * most)):
+        with pytest.raises(ConfigError, match=r"attribute-attacks read features of 10[01] queries"):
+            check(queries, image_memory=memory)
+
+
 def state(**changes: Any) -> dict[str, Any]:
     model = build_model("vgg_small", num_classes=10, input_shape=(1, 28, 28))
     return {**shared_tensors(model), **changes}

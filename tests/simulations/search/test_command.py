@@ -21,7 +21,6 @@ from simulations.experiment.experiment import Experiment, all_settings
 from simulations.search.algorithm import PolicySearch
 from simulations.search.scorer import Scorer, check
 from simulations.search.settings import Search
-from simulations.settings.errors import read_known
 
 pytestmark = pytest.mark.usefixtures("as_its_own_process")
 
@@ -99,7 +98,7 @@ def test_a_dry_run_says_what_would_be_scored_or_what_is_wrong_and_writes_nothing
 
 def test_shipped_configurations_pass_the_checks() -> None:
     for path in sorted(CONFIGS.glob("search*.toml")):
-        check(read_known(Search, tomllib.loads(path.read_text()), "search"))
+        check(Search.read(tomllib.loads(path.read_text())))
 
 
 def lines_of(out: Path) -> list[dict[str, Any]]:

@@ -31,7 +31,7 @@ from clients.scoring.audit import audit_baselines, audit_guesses
 from clients.wire.records import metrics
 from simulations.report.studies.score import merge
 from simulations.run_folder.rows import Row
-from strategies.audit.audit_pictures import AuditPictures
+from strategies.audit.audit_pictures import keep_guesses
 from strategies.audit.jobs import Outcome
 from strategies.audit.score_rows import FEW_FALSE, mean_and_interval, membership_rows, rows_of_clients, score_rows
 from strategies.audit.threat_card import KnownLabels, Strength, ThreatCard
@@ -236,7 +236,7 @@ def test_a_guess_has_the_number_of_the_original_that_the_client_compares_it_with
         job: Any = SimpleNamespace(task=TASK, card=ThreatCard(observation="one-step probe"))
         outcome = Outcome(InvertingGradients(), guesses, 0.0)
         of_both = {partition: list(enumerate(guesses)) for partition in (0, 1)}  # 1 does not answer
-        AuditPictures(recorder).keep_guesses(job, outcome, of_both, {0: reply})
+        keep_guesses(recorder, job, outcome, of_both, {0: reply})
         assert len(found) == len(images) * len(order)
         if len(order) > 3 and not steps:  # only the client knows which of too many it scored
             assert [(about["image_number"], about["psnr"]) for _, about in found] == [(at, None) for at in range(4)] * 2

@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from typer.testing import CliRunner
 
 from attacks.metrics.names import GuessName, Role
+from attacks.scoring.metrics import optimal_assignment
 from clients.data.datasets import load_dataset
 from clients.flower_private import set_message_id
 from clients.models.classifiers import build_model
@@ -75,7 +76,7 @@ def test_guesses_are_pictured_under_the_number_of_the_original_that_they_are_sco
     shown = [one for one in read_lines(out / "pictures" / "index.jsonl") if one["client"] == 0]
     guesses = load_file(out / "guesses" / "round-0001-client-0.safetensors")["InvertingGradients/images"]
     truth = load_file(tmp_path / "originals" / "round-0001-node-11.safetensors")["images"]
-    numbers = Truth(truth, None, truth[:0]).pairs(guesses)[1].tolist()
+    numbers = optimal_assignment(guesses, truth)[1].tolist()
     assert [one["image"] for one in shown if one["kind"] == "original"] == [0, 1, 2, 3]
     assert [one["image"] for one in shown if one["kind"] == "reconstruction"] == sorted(numbers)
     told = json.loads((out / "config.json").read_text())

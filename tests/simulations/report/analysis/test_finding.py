@@ -12,7 +12,7 @@ from simulations.report.analysis.budget import Budget
 from simulations.report.analysis.finding import findings_of
 from simulations.report.analysis.run import read_run
 from simulations.report.analysis.sentences import in_plain_words, recommendation
-from simulations.runtime.findings import print_findings
+from simulations.runtime.findings import print_read
 from tests.simulations.report.report_run import (
     INVERSION,
     MEMBERS,
@@ -29,7 +29,7 @@ ROWS = demo_rows()
 
 def printed(directory: Path, rows: list[dict[str, Any]] = ROWS, width: int = 140) -> str:
     out = StringIO()
-    print_findings(Terminal(file=out, width=width, highlight=False), write_run(directory, rows))
+    print_read(Terminal(file=out, width=width, highlight=False), read_run(write_run(directory, rows)))
     return out.getvalue()
 
 

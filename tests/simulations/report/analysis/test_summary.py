@@ -12,8 +12,8 @@ from simulations.experiment.experiment import Experiment
 from simulations.report import Row, validate
 from simulations.report.analysis.caveats import INITIAL_AVERAGES, UNTESTED
 from simulations.report.analysis.finding import Finding, findings_of
+from simulations.report.analysis.message import Verdict
 from simulations.report.analysis.sentences import sentence
-from simulations.report.analysis.verdict import Verdict
 from simulations.report.studies.intervals import interval, wilson
 from simulations.report.studies.score import merge
 from simulations.report.studies.study import Study, split

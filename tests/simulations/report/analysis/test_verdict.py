@@ -9,9 +9,8 @@ import pytest
 from attacks.metrics.names import Role
 from simulations.external_app.recorded.command import of_rows
 from simulations.report.analysis.finding import Finding, findings_of
-from simulations.report.analysis.message import Message, judge
+from simulations.report.analysis.message import Message, Verdict, judge
 from simulations.report.analysis.run import ReadRun
-from simulations.report.analysis.verdict import Verdict
 from simulations.report.sections.external_app import RECORDED, recording
 from simulations.report.studies.control import validate
 from simulations.report.studies.intervals import LEVEL, by_chance

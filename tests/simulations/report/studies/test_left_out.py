@@ -7,7 +7,7 @@ from attacks.metrics.images import FLAT_PSNR, IDENTIFIED, IDENTIFIED_CHANCE, PLA
 from attacks.metrics.names import Scores
 from simulations.report import Row, validate
 from simulations.report.analysis.finding import Finding, findings_of
-from simulations.report.analysis.verdict import Verdict
+from simulations.report.analysis.message import Verdict
 from simulations.report.studies.cell import FOUND, SEEN
 from simulations.report.studies.study import Study, left_out, split
 from strategies.audit.score_rows import rows_of_clients, score_rows
