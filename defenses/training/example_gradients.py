@@ -114,10 +114,7 @@ def ghost_loss(loss: Loss, watched: WatchedLayers, max_norm: float, owner: objec
                 weight.grad = None
             seen.outputs[0].backward(factor * len(images) * gradient)  # type: ignore[no-untyped-call]
             of.seen = None
-            if any(weight.grad is not None for weight in watched.weights):
-                raise DefenseError(
-                    f"{owner}: a weight acts outside of its own layer in train mode, where nothing bounds it"
-                )
+            watched.refuse([name for weight, name in watched.names.items() if weight.grad is not None], owner)
             book.set_clipped_sums(max_norm)
 
         proxy.register_hook(backward)  # type: ignore[no-untyped-call]  # later, because zero_grad may come first

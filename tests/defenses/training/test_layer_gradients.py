@@ -1,7 +1,11 @@
 """Gradients per example of layers against ``torch.func``, and what a watched pass must leave alone."""
 
+import gc
 import itertools
 import math
+import weakref
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from clients.models.classifiers import build_model
+from defenses.base import DefenseError
 from defenses.training import layer_gradients
 from defenses.training.dp_sgd import DPSGD
 from defenses.training.example_gradients import GHOST, PER_EXAMPLE
@@ -140,3 +145,54 @@ def test_an_operation_in_place_on_what_a_layer_saw_is_refused() -> None:
         training = protect(DPSGD(noise_multiplier=0.0, clipping=clipping), set_up(model=Overwriting().train()))
         with pytest.raises(ValueError, match="in place changed what a layer saw"):
             training.loss(training.model, *data(3).tensors).backward()
+
+
+def test_a_step_on_a_gradient_that_no_layer_showed_is_refused() -> None:
+    def by_the_model(training: Any, images: Tensor, targets: Tensor) -> None:
+        cross_entropy(training.model, images, targets).backward()  # type: ignore[no-untyped-call]
+
+    def in_eval_mode(training: Any, images: Tensor, targets: Tensor) -> None:
+        training.model.eval()
+        training.loss(training.model, images, targets).backward()
+
+    def twice(training: Any, images: Tensor, targets: Tensor) -> None:
+        training.loss(training.model, images, targets).backward()
+        by_the_model(training, images, targets)
+
+    def step(backward: Callable[..., None], clipping: str) -> None:
+        training = protect(DPSGD(noise_multiplier=0.0, clipping=clipping), set_up(4))
+        training.optimizer.zero_grad()
+        backward(training, *data(4).tensors)
+        training.optimizer.step()
+
+    for clipping, backward in itertools.product((PER_EXAMPLE, GHOST), (by_the_model, in_eval_mode, twice)):
+        with pytest.raises(DefenseError, match=r"outside of a layer|backward pass of its own"):
+            step(backward, clipping)
+
+
+def test_one_example_that_is_not_finite_takes_no_share_from_the_others_and_no_model_outlives_its_training() -> None:
+    """The gradient of a sum of outputs is one tensor for all examples: what is cleared for one must not be theirs."""
+
+    def total(model: nn.Module, images: Tensor, _: Tensor) -> Tensor:
+        return model(images).sum() / len(images)  # type: ignore[no-any-return]
+
+    images, targets = torch.randn(5, 3), torch.zeros(5)
+    spoilt = images.index_fill(0, torch.tensor([2]), math.nan)
+    for clipping in (PER_EXAMPLE, GHOST):
+        sums = []
+        for batch in (images, spoilt):
+            model = nn.Sequential(nn.Linear(3, 4))
+            nn.init.constant_(model[0].weight, 0.1)
+            training = protect(
+                DPSGD(noise_multiplier=0.0, max_grad_norm=0.5, clipping=clipping),
+                replace(set_up(5), model=model, loss=total, optimizer=torch.optim.SGD(model.parameters(), 1.0)),
+            )
+            one_step(training, batch, targets)
+            sums.append(
+                torch.cat([weight.grad.flatten() for weight in model.parameters() if weight.grad is not None]) * 5
+            )
+        assert (sums[0] - sums[1]).norm() == pytest.approx(0.5, rel=1e-4)
+        gone = weakref.ref(model)
+        del model, training
+        gc.collect()
+        assert gone() is None
