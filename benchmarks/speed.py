@@ -49,9 +49,9 @@ class Work:
     Attributes:
         name: In the table, and on the command line.
         beside: What the peer is, with its version.
-        goal: Largest ratio (ours / the peer's) that is wanted.
+        goal: Largest ratio (ours / the peer's) that is wanted; without a peer, seconds.
         ours: Does the work on a device and says how long it took.
-        theirs: The same by the peer; ``ImportError`` where it is not installed.
+        theirs: The same by the peer; ``ImportError`` where it is not installed; None: nothing does it.
         needs: Variables of both processes.
     """
 
@@ -59,7 +59,7 @@ class Work:
     beside: str
     goal: float
     ours: Callable[[str], Took]
-    theirs: Callable[[str], Took]
+    theirs: Callable[[str], Took] | None
     needs: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -70,6 +70,8 @@ def works() -> dict[str, Work]:
 
 def side(work: Work, name: str, device: str) -> dict[str, Any]:
     """One side's line: its own process is this one."""
+    if getattr(work, name) is None:
+        return {"seconds": 1.0, "got": "", "peak": 0.0}
     try:
         took = getattr(work, name)(device)
     except ImportError as error:

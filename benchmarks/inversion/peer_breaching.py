@@ -38,7 +38,7 @@ def reconstructed(
     seed: int = 0,
     total_variation: float | None = None,
 ) -> list[Tensor]:
-    """Its guesses (b, C, H, W) for each update, one after the other, as breaching works; several local steps are unrolled.
+    """Its guesses (b, C, H, W) for each update, one after the other, as breaching works; each is of one step.
 
     ``total_variation`` is in place of the published weight.
     """
@@ -64,8 +64,8 @@ def reconstructed(
         # Without buffers it attacks a network in train mode.
         buffers = None if one.train_mode else list(one.model.buffers())
         parameters = [parameter.detach() for parameter in one.model.parameters()]
-        sent, steps = (one.update, local_steps(one)) if one.local_steps > 1 else (one.gradient(), None)
-        known = {"num_data_points": one.num_examples, "labels": one.labels, "local_hyperparams": steps}
+        sent = one.gradient()
+        known = {"num_data_points": one.num_examples, "labels": one.labels, "local_hyperparams": None}
         shared: dict[str, Any] = {
             "gradients": [sent[n] for n, _ in one.model.named_parameters()],
             "buffers": None,
@@ -81,13 +81,6 @@ def reconstructed(
         mean, std = (torch.tensor(values, device=guess.device).view(-1, 1, 1) for values in (one.mean, one.std))
         found.append((guess * std + mean).clamp(0, 1))
     return found
-
-
-def local_steps(one: ClientUpdate) -> dict[str, Any]:
-    """What breaching must know of several local steps: each on images of its own, in the order of the labels."""
-    assert one.labels is not None
-    batches = list(one.labels.split(one.batch_size))
-    return {"lr": one.learning_rate, "steps": one.local_steps, "data_per_step": one.batch_size, "labels": batches}
 
 
 def with_statistics(one: ClientUpdate) -> list[Tensor]:
