@@ -6,22 +6,20 @@ its own, or one that it started. The table has medians with their smallest and l
 leaves its work out, with the reason.
 
     uv run --with breaching==0.1.2 --with jax-privacy python benchmarks/speed.py
-    uv run python benchmarks/speed.py "page of 10,000 rows" "fedveil --help" --repeats 5
-    python benchmarks/speed.py --device cuda --lines speed.jsonl
+    python benchmarks/speed.py "page of 10,000 rows" "fedveil --help" --repeats 5 --device cuda
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import resource
 import statistics
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -52,7 +50,6 @@ class Work:
         goal: Largest ratio (ours / the peer's) that is wanted; without a peer, seconds.
         ours: Does the work on a device and says how long it took.
         theirs: The same by the peer; ``ImportError`` where it is not installed; None: nothing does it.
-        needs: Variables of both processes.
     """
 
     name: str
@@ -60,7 +57,6 @@ class Work:
     goal: float
     ours: Callable[[str], Took]
     theirs: Callable[[str], Took] | None
-    needs: Mapping[str, str] = field(default_factory=dict)
 
 
 def works() -> dict[str, Work]:
@@ -83,7 +79,7 @@ def side(work: Work, name: str, device: str) -> dict[str, Any]:
 def in_process_of_its_own(work: Work, name: str, device: str) -> dict[str, Any]:
     """The line of a side from a new process."""
     command = [sys.executable, __file__, work.name, "--side", name, "--device", device]
-    done = subprocess.run(command, env=os.environ | dict(work.needs), cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
         return {"missing": (done.stderr.strip().splitlines() or ["no reason given"])[-1]}
     line: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

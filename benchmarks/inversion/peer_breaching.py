@@ -36,12 +36,8 @@ def reconstructed(
     classes: int,
     iterations: int,
     seed: int = 0,
-    total_variation: float | None = None,
 ) -> list[Tensor]:
-    """Its guesses (b, C, H, W) for each update, one after the other, as breaching works; each is of one step.
-
-    ``total_variation`` is in place of the published weight.
-    """
+    """Its guesses (b, C, H, W) for each update, one after the other, as breaching works; each is of one step."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import breaching  # type: ignore[import-not-found]
@@ -53,8 +49,6 @@ def reconstructed(
         settings.optim.callback = iterations + 1
         if use:
             settings.regularization.deep_inversion = {"scale": scale}
-        if total_variation is not None:
-            settings.regularization.total_variation.scale = total_variation
     found = []
     for at, one in enumerate(seen):
         torch.manual_seed(1000 * seed + at)

@@ -1,7 +1,6 @@
 """Exact recovery of a batch: directions learned together beside SPEAR's search, and a head's features beside matching.
 
-SPEAR's side is our own ``Spear`` with a fiftieth of the published samples. Seconds are means over ``SEEDS`` new networks and
-batches.
+SPEAR's side is our own ``Spear`` with a fiftieth of the published samples. Seconds are means over ``SEEDS`` networks.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from clients.data.images import to_float
 from clients.models.classifiers import build_model
 
 SEEDS, RATE, RECOVERED = range(4), 0.1, 30.0
-WIDTHS = {"mlp": 1000}
 SPEAR = Spear(search="both", max_samples=20_000, max_descents=256)
 
 
@@ -30,7 +28,7 @@ def observed(model: str, batch: int, seed: int, device: str) -> tuple[ClientUpda
     data = load_dataset("mnist-5k")
     chosen = torch.randperm(len(data.train), generator=torch.Generator().manual_seed(seed))[:batch]
     images, labels = to_float(data.train.images[chosen]), data.train.labels[chosen]
-    width = WIDTHS.get(model, 0)
+    width = 1000 if model == "mlp" else 0
     network = build_model(
         model, num_classes=10, input_shape=tuple(data.input_shape), width=width, norm="group", seed=seed
     )

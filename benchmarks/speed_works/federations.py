@@ -36,10 +36,9 @@ def ours(in_process: bool, clients: int, rounds: int, _: str) -> Took:
     logging.getLogger("flwr").addHandler(ends)
     with tempfile.TemporaryDirectory() as folder:
         experiment = Experiment.of(
-            dataset="mnist-5k", model="mlp", width=width_of(clients), rounds=rounds,
-            num_clients=clients, output_dir=f"{folder}/run",
-            local_steps=STEPS, batch_size=BATCH, learning_rate=RATE, momentum=MOMENTUM, learning_rate_milestones="",
-            defenses="", attack_rounds="", adaptive=False, attack_workers=0, auxiliary_fraction=0.0, seed=SEED,
+            dataset="mnist-5k", model="mlp", width=width_of(clients), rounds=rounds, num_clients=clients,
+            output_dir=f"{folder}/run", local_steps=STEPS, batch_size=BATCH, learning_rate=RATE, momentum=MOMENTUM,
+            learning_rate_milestones="", defenses="", attack_rounds="", adaptive=False, auxiliary_fraction=0.0, seed=SEED,
         )  # fmt: skip
         if in_process:
             run_experiment(LocalGrid(clients), experiment, in_process=True)
@@ -102,7 +101,7 @@ def simulate(main: Any, client_app: Any, clients: int) -> None:
 
 
 def flower_app() -> Any:
-    """The peer's clients, in the way of Flower's quickstart for PyTorch."""
+    """The peer's clients."""
     from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
     from flwr.clientapp import ClientApp
 

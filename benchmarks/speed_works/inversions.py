@@ -13,7 +13,8 @@ import logging
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -29,62 +30,44 @@ from attacks.gradient.presets import InvertingGradients
 
 PUBLISHED, SHORT = 24_000, 8
 """Iterations of breaching's ``invertinggradients``, and of the run that shows what it takes to begin."""
-GOAL = 0.1
 
 
-@dataclass(frozen=True)
-class Inversion:
-    """One update that both invert.
+def on(device: str, cell: str, batch: int) -> Cell:
+    """An update of so many images on a device, with the images behind it; the cell is as ``peer_strength.Cell`` has it."""
+    logging.disable(logging.INFO)
+    made = Cell(f"{cell}:{batch}", 0, batch, auxiliary=False, averages=False)
+    (seen,) = made.seen
+    assert seen.labels is not None
+    update = {name: value.to(device) for name, value in seen.update.items()}
+    model = copy.deepcopy(made.model).to(device)
+    made.seen = [replace(seen, model=model, update=update, labels=seen.labels.to(device))]
+    return made
 
-    Attributes:
-        cell: Network, normalisation, data set and batch, as ``peer_strength.Cell`` has them.
-        batch: Images of the update.
-        reduced: Iterations of breaching's longer run.
-    """
 
-    cell: str
-    batch: int
-    reduced: int
+def ours(cell: str, batch: int, device: str) -> Took:
+    """Our default attack until it ends."""
+    seen, attack = on(device, cell, batch), InvertingGradients(labels="known")
 
-    def on(self, device: str) -> Cell:
-        """The update on a device, with the images behind it."""
-        logging.disable(logging.INFO)
-        cell = Cell(f"{self.cell}:{self.batch}", 0, self.batch, auxiliary=False, averages=False)
-        model = copy.deepcopy(cell.model).to(device)
-        cell.seen = [
-            replace(
-                one,
-                model=model,
-                update={name: value.to(device) for name, value in one.update.items()},
-                labels=None if one.labels is None else one.labels.to(device),
-            )
-            for one in cell.seen
-        ]
-        return cell
+    def run(attack: InvertingGradients) -> list[Tensor]:
+        return [found.images for found in attack.attack_many(seen.seen, [torch.Generator().manual_seed(0)])]
 
-    def ours(self, device: str) -> Took:
-        """Our default attack until it ends."""
-        cell, attack = self.on(device), InvertingGradients(labels="known")
+    run(replace(attack, iterations=2))
+    seconds, guesses = waited(lambda: run(attack))
+    return Took(seconds, quality(seen, guesses))
 
-        def run(attack: InvertingGradients) -> list[Tensor]:
-            return [found.images for found in attack.attack_many(cell.seen, [torch.Generator().manual_seed(0)])]
 
-        run(replace(attack, iterations=2))
-        seconds, guesses = waited(lambda: run(attack))
-        return Took(seconds, quality(cell, guesses))
+def theirs(cell: str, batch: int, device: str) -> Took:
+    """Seconds of the published iterations, and the PSNR after fewer."""
+    seen, reduced = on(device, cell, batch), REDUCED[cell]
 
-    def theirs(self, device: str) -> Took:
-        """Seconds of the published iterations, and the PSNR after fewer."""
-        cell = self.on(device)
+    def run(iterations: int) -> list[Tensor]:
+        return reconstructed(THEIRS, seen.seen, seen.num_classes, iterations)
 
-        def run(iterations: int) -> list[Tensor]:
-            return reconstructed(THEIRS, cell.seen, cell.num_classes, iterations)
-
-        run(2)
-        begin, _ = waited(lambda: run(SHORT))
-        seconds, guesses = waited(lambda: run(self.reduced))
-        each = (seconds - begin) / (self.reduced - SHORT)
-        return Took(each * PUBLISHED, f"{quality(cell, guesses)} after {self.reduced:,} of {PUBLISHED:,} iterations")
+    run(2)
+    begin, _ = waited(lambda: run(SHORT))
+    seconds, guesses = waited(lambda: run(reduced))
+    each = (seconds - begin) / (reduced - SHORT)
+    return Took(each * PUBLISHED, f"{quality(seen, guesses)} after {reduced:,} of {PUBLISHED:,} iterations")
 
 
 def waited(work: Callable[[], list[Tensor]]) -> tuple[float, list[Tensor]]:
@@ -100,14 +83,12 @@ def quality(cell: Cell, guesses: list[Tensor]) -> str:
     return f"{sum(psnr) / len(psnr):.1f} dB"
 
 
-REDUCED = {"lenet:none": 600, "cnn:none": 600, "convnet:group": 100, "resnet20:group": 100}
-"""Network -> iterations of breaching's longer run: a few seconds on a processor."""
-BATCHES = {"lenet:none": (1, 4), "cnn:none": (1, 4), "convnet:group": (1,), "resnet20:group": (1,)}
-INVERSIONS = [Inversion(f"{network}:photos", batch, n) for network, n in REDUCED.items() for batch in BATCHES[network]]
+REDUCED = {"lenet:none:photos": 600, "cnn:none:photos": 600, "convnet:group:photos": 100, "resnet20:group:photos": 100}
+"""Cell -> iterations of breaching's longer run: a few seconds on a processor."""
+BATCHES = {"lenet:none:photos": (1, 4), "cnn:none:photos": (1, 4)}
+"""Of the others one image alone."""
 WORKS = [
-    Work(
-        f"inversion, {one.cell.split(':')[0]}, " + ("one image" if one.batch == 1 else f"batch of {one.batch}"),
-        "breaching 0.1.2, as published", GOAL, one.ours, one.theirs,
-    )
-    for one in INVERSIONS
+    Work(f"inversion, {cell.split(':')[0]}, batch of {batch}", "breaching 0.1.2, as published", 0.1,
+         partial(ours, cell, batch), partial(theirs, cell, batch))
+    for cell in REDUCED for batch in BATCHES.get(cell, (1,))
 ]  # fmt: skip
