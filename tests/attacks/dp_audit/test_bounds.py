@@ -23,7 +23,7 @@ def drawn(mu: float, count: int = 2000, seed: int = 0) -> tuple[torch.Tensor, to
 
 
 def test_bounds_agree_with_jax_privacy() -> None:
-    """jax-privacy 2.0.0: epsilon_one_run and epsilon_one_run_fdp (benchmarks/dp_audit/beside_jax_privacy.py)."""
+    """jax-privacy 2.0.0: epsilon_one_run and epsilon_one_run_fdp (their sums in benchmarks/speed.py)."""
     for counts, delta, one_run, gaussian in (
         ((200, 10, 3), 1e-5, 0.0, 0.0), ((200, 100, 64), 1e-5, 0.2149794, 0.3758725),
         ((2000, 1000, 700), 1e-5, 0.7314691, 1.2231968), ((2000, 100, 100), 1e-5, 3.4376452, 5.0957642),
