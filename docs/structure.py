@@ -33,7 +33,7 @@ MOST_FILES = 15
 """Python files of one folder, without its ``__init__.py``."""
 BUDGETS = {
     "product lines": 59_620, "product nodes": 436_050, "product files": 458, "lines under benchmarks/": 9_000,
-    "lines under tests/": 40_040, "quick tests": 3_000, "words of documentation": 24_900, "words of results": 29_200,
+    "lines under tests/": 40_040, "quick tests": 3_000, "words of documentation": 24_900, "words of results": 29_720,
     "setting keys": 95, "options": 27,
 }  # fmt: skip
 """The most of each: nodes are those of the syntax tree, quick tests those that README's test command runs."""
