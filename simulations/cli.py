@@ -14,6 +14,7 @@ from simulations.console.results import AsJson, Quiet, terminal_for
 from simulations.console.terminal import Terminal
 from simulations.external_app.check.command import check_app
 from simulations.external_app.command import attack
+from simulations.gate.command import gate
 from simulations.run_folder.folder_lock import require_rows
 from simulations.runtime.user_cache import keep_bytecode
 from simulations.search.command import search
@@ -167,6 +168,7 @@ app.command(
 app.command(epilog="Example: fedveil search -s dataset=photos --out search")(search)
 app.command(epilog="Example: fedveil check-app my_app/ --nodes 10")(check_app)
 app.command(epilog="Example: fedveil compare runs/* --out comparison.html")(compare)
+app.command(epilog="Example: fedveil gate runs/0 --defense 'DPSGD(target_epsilon=8.0)' --max-recognisable 0 --max-epsilon 8")(gate)
 
 
 @app.command(epilog="Example: fedveil report quick")

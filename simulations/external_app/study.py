@@ -1,7 +1,7 @@
 """``audited``: a Flower app's strategy, watched by a curious server, with rows and a report like a run's."""
 
 import fcntl
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from itertools import count
@@ -16,9 +16,13 @@ from torch import Tensor
 from attacks.metrics.training import EPSILON_SHOWN
 from clients.external_app.plan import AppPlan, ModelFactory
 from clients.task.task import Task
+from simulations.compare.groups import Group
+from simulations.gate.check import Outcome
+from simulations.gate.checks import checks_of
+from simulations.gate.limits import FREE, GateLimits
 from simulations.report import validate, write_report
 from simulations.report.analysis.budget import audit_text
-from simulations.report.analysis.run import read_run
+from simulations.report.analysis.run import ReadRun, read_run
 from simulations.report.analysis.sentences import sentence
 from simulations.run_folder.folder_lock import require_free, take_lock
 from simulations.run_folder.rows import Row
@@ -26,6 +30,7 @@ from simulations.run_folder.run_directory import RunDirectory
 from simulations.runtime.main_guard import require_guard
 from simulations.settings.errors import ConfigError
 from strategies.external_app.claim import CLAIMED, Claim
+from strategies.external_app.record import Results
 from strategies.external_app.settings import AppStudy, AuditSettings
 from strategies.external_app.strategy import AuditingStrategy
 from strategies.federated.shown_epsilon import AUDIT, ShownEpsilon
@@ -115,6 +120,10 @@ class AppResults(RunDirectory[AppStudy]):
         scored = (row for row in self._rows if row.value is not None)
         return any(row.is_attack or row.metric == EPSILON_SHOWN.name for row in scored)
 
+    def so_far(self) -> tuple[Row, ...]:
+        """The rows, judged as at the end."""
+        return tuple(validate(self._rows))
+
     def untried(self) -> list[str]:
         """Attacks that do not apply, with the reasons."""
         return list(
@@ -151,7 +160,23 @@ class AppResults(RunDirectory[AppStudy]):
                 log(INFO, "Audit: %s", audit_text(shown))
 
 
-def audited(strategy: Strategy, folder: str | Path, model: ModelFactory, **settings: Any) -> Strategy:
+def held(limits: GateLimits, results: Results | None, claims: Sequence[Claim]) -> list[str]:
+    """The limits that an app's claims or results so far pass over, each a sentence."""
+    most = limits.every.max_epsilon
+    over = [f"max-epsilon {most:g}: {of.text}" for of in claims if FREE < most < (of.epsilon or 0.0)]
+    if isinstance(results, AppResults) and (rows := results.so_far()):
+        group = Group((results.path,), ReadRun(rows, {}), {})
+        over += [check.text for check in checks_of(group, limits) if check.outcome is Outcome.FAILED]
+    return over
+
+
+def audited(
+    strategy: Strategy,
+    folder: str | Path,
+    model: ModelFactory,
+    gate: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> Strategy:
     """A strategy whose clients are attacked beside the rounds: ``audited(FedAvg(), "/absolute/folder", Net)``.
 
     Writes ``rows.jsonl``, ``rows.csv``, pictures and ``report.html`` into the folder. The clients' app calls
@@ -162,17 +187,21 @@ def audited(strategy: Strategy, folder: str | Path, model: ModelFactory, **setti
         folder: Absolute path. Where it holds the results of another run, these go to FOLDER-2, FOLDER-3 and so on, and the log
             says so. "" audits nothing and gives the strategy back.
         model: Builds the model, without arguments; a class or function at the top level of a module of the app.
+        gate: Limits as in the table ``[gate]`` of `fedveil gate`, such as {"max-recognisable": 0.1, "max-epsilon": 8.0}. Before
+            each round, attacks on the rounds before it are waited for, and where one limit is passed over, no further round begins.
+            An epsilon is then what the app claims, or what canaries show.
         settings: See ``strategies.external_app.settings.AuditSettings``.
 
     Raises:
         ConfigError: When the folder is relative or a file, or cannot be made or written.
         ValueError: Naming the setting, what came and what is allowed.
         AttackError: When an attack is not one on that kind of observation.
-        AuditError: In ``start`` of what is returned: before the first round with all that is missing, after the last where nothing
-            was attacked. A page is written in both cases. ``go_on=True`` turns it off.
+        AuditError: In ``start`` of what is returned: before the first round with all that is missing, before another where a limit
+            of the gate is passed over, after the last where nothing was attacked. A page is written in all cases. ``go_on=True`` turns it off.
         RuntimeError: When a script calls this outside of ``if __name__ == "__main__":``, and attacks run in workers.
     """
     audit = AuditSettings(model, **settings)  # refused without a folder, too
+    limits = None if gate is None else GateLimits.read(gate)
     if not str(folder):
         return strategy
     if audit.workers:
@@ -194,4 +223,4 @@ def audited(strategy: Strategy, folder: str | Path, model: ModelFactory, **setti
         study = AppStudy(plan, audit.attacks(), shown, plan.scenario, plan.dataset, plan.model, plan.seed)
         return AppResults.open(taken.path, study)
 
-    return AuditingStrategy(strategy, open_results, audit)
+    return AuditingStrategy(strategy, open_results, audit, limits and (lambda results, claims: held(limits, results, claims)))

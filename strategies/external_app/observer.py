@@ -25,6 +25,7 @@ from strategies.external_app.record import (
     AppFacts,
     AuditError,
     AuditRecord,
+    Gate,
     OpenResults,
     Results,
     say_how_many,
@@ -69,13 +70,15 @@ class _Round:
 class AppAudit:
     """The audit of one run; ``open_results`` opens the folder of rows and pictures after a node's first report.
 
+    With a ``gate`` a round waits for the attacks on those before it.
+
     Attributes:
         settings: Settings of the audit.
         record: What is recorded besides scores.
     """
 
-    def __init__(self, open_results: OpenResults, settings: AuditSettings) -> None:
-        self.settings = settings
+    def __init__(self, open_results: OpenResults, settings: AuditSettings, gate: Gate | None = None) -> None:
+        self.settings, self._gate = settings, gate
         self._pool = AttackPool(settings.workers)
         self._plan: AppPlan = settings.plan()
         self.record = AuditRecord(open_results, self._plan)
@@ -93,11 +96,14 @@ class AppAudit:
         """Remember the sent weights of an attacked round, and request the metadata of new nodes.
 
         Raises:
-            AuditError: In the first attacked round, with all that is missing for an audit.
+            AuditError: In the first attacked round, with all that is missing for an audit; in any round where the gate says that a
+                limit is passed over.
         """
-        if self._running is not None:
-            self._running.auditor.collect()
         self._round = None
+        if self._running is not None:
+            self._running.auditor.collect(wait=self._gate is not None)
+        if self._gate and (broken := self.record.held(self._gate)):
+            raise AuditError(broken, f"the gate stopped the federation before round {server_round}")
         if not messages or server_round not in self.settings.rounds:
             return
         self._own.clear()

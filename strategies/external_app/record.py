@@ -55,6 +55,8 @@ class Results(Recorder, Protocol):
 
 OpenResults = Callable[[AppPlan], Results]
 """Called once a node has reported what it has."""
+Gate = Callable[["Results | None", Sequence[Claim]], Sequence[str]]
+"""Says which limits the results, if they are open, and the app's claims pass over; empty where none is known to be."""
 
 
 @dataclass(frozen=True)
@@ -248,8 +250,15 @@ class AuditRecord:
         finally:
             results.finish()
 
+    def held(self, gate: Gate) -> Sequence[str]:
+        """What a gate says of the results and of the app's claims so far."""
+        return gate(self._results, self._claims())
+
     def _claim(self, results: Results) -> None:
-        results.claim(self._plan.at(self._plan.rounds), self.claims.found(self._plan.pipeline, self.budgets))
+        results.claim(self._plan.at(self._plan.rounds), self._claims())
+
+    def _claims(self) -> list[Claim]:
+        return self.claims.found(self._plan.pipeline, self.budgets)
 
     def _write(self, results: Results, server_round: int, text: str) -> None:
         results.row(self._plan.at(server_round), metric="audit", value=None, status="failed", message=text)

@@ -12,7 +12,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from strategies.external_app.claim import CLIENTS
 from strategies.external_app.claimed_privacy import wrappers_in
 from strategies.external_app.observer import AppAudit
-from strategies.external_app.record import AuditError, OpenResults
+from strategies.external_app.record import AuditError, Gate, OpenResults
 from strategies.external_app.settings import AuditSettings
 from strategies.recording.wrapper import WrappingStrategy
 
@@ -21,19 +21,22 @@ class AuditingStrategy(WrappingStrategy):
     """Run a wrapped strategy and attack the clients' updates in parallel; the clients score the guesses.
 
     Wrap the outermost strategy: Flower's wrappers for differential privacy clip replies in place. The clients' app must have
-    called ``clients.answer_audits``. An error of the audit is logged, and gets a row. Two errors end the run with ``AuditError``,
-    after the page was written, unless ``settings.go_on``: the audit cannot begin (before the first round), or it attacked nothing
-    (after the last).
+    called ``clients.answer_audits``. An error of the audit is logged, and gets a row. Three errors end the run with ``AuditError``,
+    after the page was written, unless ``settings.go_on``: the audit cannot begin (before the first round), a limit is passed over
+    (before the next), or nothing was attacked (after the last).
 
     Args:
         strategy: Any strategy of Flower's message API; unknown attributes of this class are those of ``strategy``.
         open_results: Opens the storage of rows and pictures.
         settings: Settings of the audit.
+        gate: Says which limits are passed over; where there are any, no further round begins. None: there are no limits.
     """
 
-    def __init__(self, strategy: Strategy, open_results: OpenResults, settings: AuditSettings) -> None:
+    def __init__(
+        self, strategy: Strategy, open_results: OpenResults, settings: AuditSettings, gate: Gate | None = None
+    ) -> None:
         super().__init__(strategy, settings.rounds)
-        self._audit = AppAudit(open_results, settings)
+        self._audit = AppAudit(open_results, settings, gate)
         self._audit.record.claims.wrappers = wrappers_in(strategy)
 
     def start(self, *args: Any, **kwargs: Any) -> Result:

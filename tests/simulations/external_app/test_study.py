@@ -16,7 +16,9 @@ from flwr.serverapp.strategy import FedAvg, Strategy
 from simulations.audited import audited
 from simulations.external_app.study import RESULTS, take_folder
 from simulations.report.analysis.run import read_run
+from simulations.settings.errors import ConfigError
 from strategies.external_app.claim import CLAIMED
+from strategies.external_app.record import AuditError
 from tests.lines import read_lines
 from tests.strategies.external_app.app import AppGrid, Net, an_app
 
@@ -49,6 +51,27 @@ def start(strategy: Strategy, app: Any, rounds: int = 1) -> None:
 def audit(out: Path, app: Any, strategy: Strategy | None = None, rounds: int = 1) -> list[dict[str, Any]]:
     start(watched(out, strategy), app, rounds)
     return list(read_lines(out / "rows.jsonl"))
+
+
+def test_a_gate_stops_before_the_next_round_and_says_so_in_a_row(tmp_path: Path) -> None:
+    """Probes of 8 images are solved; the exact interval of 8 of 8 begins at 0.63."""
+    claims, silent = claiming(an_app(), {0: 3.25, 1: 1.5}), an_app()
+    for name, app, gate, why in (
+        ("claimed", claims, {"max-epsilon": 2.0}, "max-epsilon 2: The clients' metrics claim epsilon 3.25"),
+        ("found", silent, {"max-recognisable": 0.5}, "max-recognisable 0.5: 100.0 % of 8 images"),
+    ):
+        out = tmp_path / name
+        with pytest.raises(AuditError, match="the gate stopped the federation before round 2:") as raised:
+            start(watched(out, gate=gate), app, rounds=3)
+        assert why in str(raised.value)
+        rows = list(read_lines(out / "rows.jsonl"))
+        (stopped,) = [row for row in rows if row["metric"] == "audit"]
+        assert (stopped["round"], why in stopped["message"]) == (2, True)
+        assert (out / "report.html").is_file()
+    for name, gate in (("undecided", {"max-recognisable": 0.7}), ("unspent", {"max-epsilon": 4.0})):
+        start(watched(tmp_path / name, gate=gate), claims, rounds=2)
+    with pytest.raises(ConfigError, match="max-recognisable is 2"):
+        watched(tmp_path / "wrong", gate={"max-recognisable": 2})
 
 
 def page_of(out: Path) -> str:

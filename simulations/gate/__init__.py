@@ -1,0 +1,1 @@
+"""``fedveil gate``: limits on what attacks may find, decided by intervals."""
