@@ -168,7 +168,9 @@ app.command(
 app.command(epilog="Example: fedveil search -s dataset=photos --out search")(search)
 app.command(epilog="Example: fedveil check-app my_app/ --nodes 10")(check_app)
 app.command(epilog="Example: fedveil compare runs/* --out comparison.html")(compare)
-app.command(epilog="Example: fedveil gate runs/0 --defense 'DPSGD(target_epsilon=8.0)' --max-recognisable 0 --max-epsilon 8")(gate)
+app.command(
+    epilog="Example: fedveil gate runs/0 --defense 'DPSGD(target_epsilon=8.0)' --max-recognisable 0 --max-epsilon 8"
+)(gate)
 
 
 @app.command(epilog="Example: fedveil report quick")

@@ -1,9 +1,11 @@
 """``audited``: a Flower app's strategy, watched by a curious server, with rows and a report like a run's."""
 
 import fcntl
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
+from functools import partial
 from itertools import count
 from logging import INFO, WARNING
 from pathlib import Path
@@ -121,8 +123,8 @@ class AppResults(RunDirectory[AppStudy]):
         return any(row.is_attack or row.metric == EPSILON_SHOWN.name for row in scored)
 
     def so_far(self) -> tuple[Row, ...]:
-        """The rows, judged as at the end."""
-        return tuple(validate(self._rows))
+        """The rows as their file would hold them, judged as at the end."""
+        return tuple(validate([Row.from_json(json.loads(row.line)) for row in self._rows]))
 
     def untried(self) -> list[str]:
         """Attacks that do not apply, with the reasons."""
@@ -160,8 +162,8 @@ class AppResults(RunDirectory[AppStudy]):
                 log(INFO, "Audit: %s", audit_text(shown))
 
 
-def held(limits: GateLimits, results: Results | None, claims: Sequence[Claim]) -> list[str]:
-    """The limits that an app's claims or results so far pass over, each a sentence."""
+def broken(limits: GateLimits, results: Results | None, claims: Sequence[Claim]) -> list[str]:
+    """The limits that an app's claims or its results so far break, each a sentence."""
     most = limits.every.max_epsilon
     over = [f"max-epsilon {most:g}: {of.text}" for of in claims if FREE < most < (of.epsilon or 0.0)]
     if isinstance(results, AppResults) and (rows := results.so_far()):
@@ -188,7 +190,7 @@ def audited(
             says so. "" audits nothing and gives the strategy back.
         model: Builds the model, without arguments; a class or function at the top level of a module of the app.
         gate: Limits as in the table ``[gate]`` of `fedveil gate`, such as {"max-recognisable": 0.1, "max-epsilon": 8.0}. Before
-            each round, attacks on the rounds before it are waited for, and where one limit is passed over, no further round begins.
+            each round, attacks on the rounds before it are waited for, and where one limit is broken, no further round begins.
             An epsilon is then what the app claims, or what canaries show.
         settings: See ``strategies.external_app.settings.AuditSettings``.
 
@@ -197,7 +199,8 @@ def audited(
         ValueError: Naming the setting, what came and what is allowed.
         AttackError: When an attack is not one on that kind of observation.
         AuditError: In ``start`` of what is returned: before the first round with all that is missing, before another where a limit
-            of the gate is passed over, after the last where nothing was attacked. A page is written in all cases. ``go_on=True`` turns it off.
+            of the gate is broken, after the last where nothing was attacked. A page is written in all cases.
+            ``go_on=True`` turns it off.
         RuntimeError: When a script calls this outside of ``if __name__ == "__main__":``, and attacks run in workers.
     """
     audit = AuditSettings(model, **settings)  # refused without a folder, too
@@ -223,4 +226,4 @@ def audited(
         study = AppStudy(plan, audit.attacks(), shown, plan.scenario, plan.dataset, plan.model, plan.seed)
         return AppResults.open(taken.path, study)
 
-    return AuditingStrategy(strategy, open_results, audit, limits and (lambda results, claims: held(limits, results, claims)))
+    return AuditingStrategy(strategy, open_results, audit, partial(broken, limits) if limits else None)

@@ -72,7 +72,9 @@ def worst(checks: list[Check]) -> Outcome:
     return min((check.outcome for check in checks), key=list(Outcome).index)
 
 
-def most(limit: str, of: str, allowed: float, score: Score, what: str, *, n: int, certain: bool, why: str = "") -> Check:
+def most(
+    limit: str, of: str, allowed: float, score: Score, what: str, *, n: int, certain: bool, why: str = ""
+) -> Check:
     """A share that must stay below a limit.
 
     Args:

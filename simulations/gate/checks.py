@@ -55,7 +55,9 @@ def require_messages(group: Group, limits: GateLimits, kind: str) -> None:
 
 
 def _chosen(summary: Summary, defense: str | None) -> Finding:
-    named = {summary.name(finding): finding for finding in summary.findings} | {of.defense: of for of in summary.findings if of.defense}
+    named = {summary.name(finding): finding for finding in summary.findings} | {
+        of.defense: of for of in summary.findings if of.defense
+    }
     if defense is None and len(summary.findings) == 1:
         return summary.findings[0]
     if defense is None:
@@ -86,17 +88,21 @@ def _of_messages(finding: Finding, messages: Sequence[Message], limits: GateLimi
 
 
 def _of_message(key: str, message: Message, allowed: float, of: str) -> Check:
-    """The share that the strongest attack finds; that with the highest upper end decides whether it may pass."""
+    """One attack beyond the limit fails; to pass, those that passed their controls, or found anything, must be within it."""
     metric, verdicts = OF_IMAGES[key]
-    title, found = f"{of}, {message.title}" if message.title else of, message.verdict in verdicts
-    cells = [cell for cell in message.cells if metric in cell.scores and cell.scores[metric].mean is not None]
-    if not cells:
+    title, certain = f"{of}, {message.title}" if message.title else of, message.verdict in verdicts
+    scores = [
+        cell.scores[metric] for cell in message.cells if metric in cell.scores and cell.scores[metric].mean is not None
+    ]
+    if not scores:
         return Check(key, title, Outcome.UNDECIDED, "no attack on images has a score", allowed=allowed)
-    strongest = message.cell if found else max(cells, key=lambda cell: cell.scores[metric].high or 1.0)
-    score, why = strongest.scores[metric], ""
-    if message.verdict is Verdict.UNKNOWN:
-        why = "no attack passed its positive control"
-    return most(key, title, allowed, score, "image", n=score.n, certain=found, why=why)
+    telling = [score for score in scores if score.status == "ok" or score.mean] or scores
+    highest = max(scores, key=lambda score: (score.low or 0.0, score.mean or 0.0))
+    widest = max(telling, key=lambda score: 1.0 if score.high is None else score.high)
+    beyond = certain if allowed == 0 else (highest.low or 0.0) > allowed
+    why = "no attack passed its positive control on enough images" if message.verdict is Verdict.UNKNOWN else ""
+    score = highest if beyond else widest
+    return most(key, title, allowed, score, "image", n=score.n, certain=certain, why=why)
 
 
 def _of_finding(finding: Finding, limits: Limits, of: str) -> Iterator[Check]:
@@ -132,7 +138,9 @@ def _epsilon(finding: Finding, limits: Limits, of: str) -> Check:
         return Check("max-epsilon", of, outcome, said, spent, shown or None, spent, allowed)
 
     if budget is None or spent is None:
-        return check(Outcome.FAILED if shown > allowed else Outcome.UNDECIDED, "no epsilon follows from what the clients did")
+        return check(
+            Outcome.FAILED if shown > allowed else Outcome.UNDECIDED, "no epsilon follows from what the clients did"
+        )
     said = ", ".join(filter(None, (f"epsilon {two(spent)}", budget.level, budget.neighbours)))
     if shown > allowed:
         return check(Outcome.FAILED, f"{said}; canaries show at least {two(shown)}")

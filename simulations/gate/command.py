@@ -8,20 +8,27 @@ import typer
 from simulations.console.command_line import fail, read_toml
 from simulations.console.results import AsJson, print_json, terminal_for
 from simulations.console.terminal import Terminal
-from simulations.gate.limits import TABLE, GateLimits, Limits
+from simulations.gate.limits import TABLE, GateLimits
 from simulations.settings.errors import ConfigError
 
 console = Terminal(highlight=False)
 
 
 def gate(
-    runs: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of runs that differ in their seed alone.")],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="Folders of runs that differ in their seed alone.")
+    ],
     defense: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="The defence, as the table names it; needed where a run has several.")
+        str | None,
+        typer.Option(metavar="TEXT", help="The defence, as the table names it; needed where a run has several."),
     ] = None,
     message: Annotated[
         str,
-        typer.Option(metavar="TITLE", help="Only messages of this title, or real: those that clients send unasked.", show_default="all"),
+        typer.Option(
+            metavar="TITLE",
+            help="Only messages of this title, or real: those that clients send unasked.",
+            show_default="all",
+        ),
     ] = "",
     max_recognisable: Annotated[
         float | None, typer.Option(metavar="SHARE", help="Largest share of attacked images that become recognisable.")
@@ -32,21 +39,23 @@ def gate(
     max_tpr: Annotated[
         float | None, typer.Option(metavar="SHARE", help="Largest rate of found members at 1 % false positives.")
     ] = None,
-    max_epsilon: Annotated[float | None, typer.Option(metavar="NUMBER", help="Largest epsilon that training may spend.")] = None,
+    max_epsilon: Annotated[
+        float | None, typer.Option(metavar="NUMBER", help="Largest epsilon that training may spend.")
+    ] = None,
     level: Annotated[
         str | None, typer.Option(metavar="LEVEL", help="What that epsilon must protect: example or client.")
     ] = None,
     min_accuracy: Annotated[float | None, typer.Option(metavar="SHARE", help="Least test accuracy.")] = None,
     limits: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="TOML file whose table [gate] has these limits; options come before it."),
+        typer.Option(metavar="FILE", help="TOML file whose table \\[gate] has these limits; options come before it."),
     ] = None,
     junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the checks as JUnit XML.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Hold a run, or several with other seeds, against limits; for the checks before a release.
 
-    Intervals decide: a limit holds where the whole 95 % interval is within it, and is passed over where the whole interval lies
+    Intervals decide: a limit holds where the whole 95 % interval is within it, and is broken where the whole interval lies
     beyond. Else more images are needed, and the line says how many. What was not measured, or not validated, never passes. A
     limit of 0 holds where nothing was found among so many images that 5 % are excluded.
 
@@ -72,7 +81,9 @@ def gate(
 
         groups = grouped(runs)
         if len(groups) > 1:
-            raise ConfigError(f"the runs differ in more than their seed: {', '.join(group.name for group in groups)}; gate each by itself")
+            raise ConfigError(
+                f"the runs differ in more than their seed: {', '.join(group.name for group in groups)}; gate each by itself"
+            )
         require_messages(groups[0], wanted, message)
         checks = checks_of(groups[0], wanted, defense, message)
         if junit is not None:

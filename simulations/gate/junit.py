@@ -8,10 +8,11 @@ from simulations.gate.check import Check, Outcome
 
 
 def to_junit(checks: Sequence[Check]) -> str:
-    """One test case for each check: a limit that is passed over is a failure, an undecided one an error."""
+    """One test case for each check: a broken limit is a failure, an undecided one an error."""
     outcomes = [check.outcome for check in checks]
-    counts = {"tests": len(checks), "failures": outcomes.count(Outcome.FAILED), "errors": outcomes.count(Outcome.UNDECIDED)}
-    suite = ElementTree.Element("testsuite", name="fedveil gate", **{name: str(number) for name, number in counts.items()})
+    numbers = len(checks), outcomes.count(Outcome.FAILED), outcomes.count(Outcome.UNDECIDED)
+    counts = dict(zip(("tests", "failures", "errors"), map(str, numbers), strict=True))
+    suite = ElementTree.Element("testsuite", {"name": "fedveil gate"} | counts)
     for check in checks:
         case = ElementTree.SubElement(suite, "testcase", classname="fedveil.gate", name=_valid(check.title))
         if check.outcome is Outcome.PASSED:

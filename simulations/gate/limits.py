@@ -21,7 +21,9 @@ class ImageLimits(Settings):
 
     refused: ClassVar[type[ValueError]] = ConfigError
 
-    max_recognisable: LargestShare = setting(FREE, "largest share of the attacked images that guesses make recognisable")
+    max_recognisable: LargestShare = setting(
+        FREE, "largest share of the attacked images that guesses make recognisable"
+    )
     max_identifiable: LargestShare = setting(FREE, "largest share of the attacked images that guesses identify")
 
 
@@ -64,11 +66,15 @@ class GateLimits:
         """
         own = values.get(BY_MESSAGE, {})
         if not isinstance(own, Mapping) or not all(isinstance(of, Mapping) for of in own.values()):
-            raise ConfigError(f'{BY_MESSAGE} is no table of tables; expected such as [{TABLE}.{BY_MESSAGE}."client\'s update"]')
+            raise ConfigError(
+                f'{BY_MESSAGE} is no table of tables; expected such as [{TABLE}.{BY_MESSAGE}."client\'s update"]'
+            )
         every = _read(Limits, {key: value for key, value in values.items() if key != BY_MESSAGE})
         limits = cls(every, {title: _read(ImageLimits, of) for title, of in own.items()})
         if all(of == type(of)() for of in (every, *limits.by_message.values())):
-            raise ConfigError(f"no limit is given; allowed: {', '.join(f'--{key}' for key in fields_of(Limits) if key != 'level')}")
+            raise ConfigError(
+                f"no limit is given; allowed: {', '.join(f'--{key}' for key in fields_of(Limits) if key != 'level')}"
+            )
         return limits
 
     def of(self, title: str) -> ImageLimits:

@@ -97,7 +97,7 @@ class AppAudit:
 
         Raises:
             AuditError: In the first attacked round, with all that is missing for an audit; in any round where the gate says that a
-                limit is passed over.
+                limit is broken.
         """
         self._round = None
         if self._running is not None:

@@ -56,7 +56,7 @@ class Results(Recorder, Protocol):
 OpenResults = Callable[[AppPlan], Results]
 """Called once a node has reported what it has."""
 Gate = Callable[["Results | None", Sequence[Claim]], Sequence[str]]
-"""Says which limits the results, if they are open, and the app's claims pass over; empty where none is known to be."""
+"""Says which limits the results, if they are open, and the app's claims break; empty where none is known to be broken."""
 
 
 @dataclass(frozen=True)
@@ -251,8 +251,11 @@ class AuditRecord:
             results.finish()
 
     def held(self, gate: Gate) -> Sequence[str]:
-        """What a gate says of the results and of the app's claims so far."""
-        return gate(self._results, self._claims())
+        """What a gate says of the results and of the app's claims so far; that it could say nothing is said, too."""
+        try:
+            return gate(self._results, self._claims())
+        except Exception as error:  # else the federation would go on without its limits
+            return [f"the gate cannot decide: {type(error).__name__}: {error}"]
 
     def _claim(self, results: Results) -> None:
         results.claim(self._plan.at(self._plan.rounds), self._claims())

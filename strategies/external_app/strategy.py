@@ -22,14 +22,14 @@ class AuditingStrategy(WrappingStrategy):
 
     Wrap the outermost strategy: Flower's wrappers for differential privacy clip replies in place. The clients' app must have
     called ``clients.answer_audits``. An error of the audit is logged, and gets a row. Three errors end the run with ``AuditError``,
-    after the page was written, unless ``settings.go_on``: the audit cannot begin (before the first round), a limit is passed over
+    after the page was written, unless ``settings.go_on``: the audit cannot begin (before the first round), a limit is broken
     (before the next), or nothing was attacked (after the last).
 
     Args:
         strategy: Any strategy of Flower's message API; unknown attributes of this class are those of ``strategy``.
         open_results: Opens the storage of rows and pictures.
         settings: Settings of the audit.
-        gate: Says which limits are passed over; where there are any, no further round begins. None: there are no limits.
+        gate: Says which limits are broken; where there are any, no further round begins. None: there are no limits.
     """
 
     def __init__(

@@ -52,7 +52,9 @@ def lower(k: int, n: int) -> float:
 
 
 @pytest.mark.parametrize(("seen", "n", "limit"), [(0, 16, 0.05), (1, 40, 0.1), (30, 40, 0.6)])
-def test_the_number_of_further_images_is_the_least_that_decides(tmp_path: Path, seen: int, n: int, limit: float) -> None:
+def test_the_number_of_further_images_is_the_least_that_decides(
+    tmp_path: Path, seen: int, n: int, limit: float
+) -> None:
     code, (check,) = gate(of_d(tmp_path / "few", seen, n), "--max-recognisable", limit)
     assert (code, check["outcome"], check["of"]) == (5, "undecided", f"D(), {SHOWN}")
     assert f"{check['more']:,} more would decide" in check["said"]
@@ -124,7 +126,7 @@ def test_every_attack_must_stay_below_and_one_above_fails(tmp_path: Path) -> Non
 def test_epsilon_and_accuracy(tmp_path: Path) -> None:
     """Of 500 test images, 88 % are right."""
     name = "DPSGD(target_epsilon=8.0)"
-    known = [one | ({"neighbours": "replace-example"} if "epsilon" in one["metric"] else {}) for one in training_rows(name)]
+    known = [one | ({"neighbours": "replace-one"} if "epsilon" in one["metric"] else {}) for one in training_rows(name)]
     folder = write_run(tmp_path / "dp", [*training_rows(""), *known], CONFIG | {"pipelines": ["", name]})
 
     def outcome(*words: object) -> tuple[int, str]:
@@ -152,7 +154,9 @@ def test_membership(tmp_path: Path) -> None:
 
 def test_limits_of_a_file_are_those_of_messages_too_and_options_come_before_them(tmp_path: Path) -> None:
     folder, file = of_d(tmp_path / "run", 48, 48), tmp_path / "limits.toml"
-    file.write_text(f'[gate]\nmax-recognisable = 0.05\n[gate.message."{SHOWN}"]\nmax-recognisable = 1.0\nmax-identifiable = 0.1\n')
+    file.write_text(
+        f'[gate]\nmax-recognisable = 0.05\n[gate.message."{SHOWN}"]\nmax-recognisable = 1.0\nmax-identifiable = 0.1\n'
+    )
     code, checks = gate(folder, "--limits", file)
     assert [(check["limit"], check["allowed"], check["outcome"]) for check in checks] == [
         ("max-recognisable", 1.0, "undecided"), ("max-identifiable", 0.1, "failed"),
@@ -169,11 +173,17 @@ def test_build_servers_read_the_checks(tmp_path: Path) -> None:
     folder, file = of_d(tmp_path / "run", 48, 48, found=48), tmp_path / "gate.xml"
     assert gate(folder, "--max-recognisable", 0.1, "--max-epsilon", 8, "--junit", file)[0] == 1
     suite = ElementTree.parse(file).getroot()
-    assert {key: suite.get(key) for key in ("tests", "failures", "errors")} == {"tests": "2", "failures": "1", "errors": "1"}
+    assert {key: suite.get(key) for key in ("tests", "failures", "errors")} == {
+        "tests": "2",
+        "failures": "1",
+        "errors": "1",
+    }
     recognisable, epsilon = suite
     assert (recognisable[0].tag, recognisable.get("name")) == ("failure", f"D(), {SHOWN}: max-recognisable")
     assert epsilon[0].tag == "error"
-    hostile = a_run(tmp_path / "hostile", attacked("", 40, 40), attacked('<b>\x00\x1b"&', 0, 0, 72), pipelines=["", '<b>\x00\x1b"&'])
+    hostile = a_run(
+        tmp_path / "hostile", attacked("", 40, 40), attacked('<b>\x00\x1b"&', 0, 0, 72), pipelines=["", '<b>\x00\x1b"&']
+    )
     code, _ = fedveil("gate", hostile, "--defense", '<b>\x00\x1b"&', "--max-recognisable", 0, "--junit", file)
     assert (code, ElementTree.parse(file).getroot()[0].get("name")) == (0, f'<b>??"&, {SHOWN}: max-recognisable')
 
@@ -183,11 +193,17 @@ def test_wrong_calls_say_what_is_allowed(tmp_path: Path) -> None:
     (tmp_path / "no.toml").write_text("max-epsilon = 1\n")
     for words, why in (
         ((folder,), "no limit is given; allowed: --max-recognisable"),
-        ((folder, "--max-recognisable", 1.5), "max-recognisable is 1.5; allowed: no entry for no limit, or a number from 0 to 1"),
+        (
+            (folder, "--max-recognisable", 1.5),
+            "max-recognisable is 1.5; allowed: no entry for no limit, or a number from 0 to 1",
+        ),
         ((folder, "--max-tpr", 0.1), "--defense is missing, and the run has several; allowed: 'no defence' or 'D()'"),
         ((folder, "--max-tpr", 0.1, "--defense", "E()"), "unknown defence 'E()'"),
         ((folder, "--level", "client", "--min-accuracy", 0.5), "level is 'client'; it belongs to max-epsilon"),
-        ((folder, "--max-epsilon", 1, "--level", "patient"), "level is 'patient'; allowed: '' or 'example' or 'client'"),
+        (
+            (folder, "--max-epsilon", 1, "--level", "patient"),
+            "level is 'patient'; allowed: '' or 'example' or 'client'",
+        ),
         ((folder, "--limits", tmp_path / "no.toml"), "has no table [gate]"),
         ((folder, "--max-tpr", 0.1, "--message", "probes"), "unknown message 'probes'"),
         ((folder, other, "--max-tpr", 0.1), "differ in more than their seed"),
