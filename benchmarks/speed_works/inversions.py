@@ -1,6 +1,6 @@
-"""Gradient inversion as each side ships it: a default attack of ours until it ends, beside breaching's published 24,000 iterations.
+"""Gradient inversion until it ends: ours with settings chosen on other images, beside breaching's published 24,000 iterations.
 
-Both attack the update of one step on the same photographs of 3 x 32 x 32 and know the labels; networks have GroupNorm where they
+Both attack the updates of one step on the same photographs of 3 x 32 x 32 and know the labels; networks have GroupNorm where they
 normalise. breaching's whole schedule would take hours: its seconds are those of one iteration, from the difference between a run of
 eight and a longer one, times 24,000. Its PSNR is that of the longer run, over whose iterations its schedule stretches; more
 iterations could raise it. Each of its rows says how many there were.
@@ -27,29 +27,32 @@ from peer_strength import Cell
 from torch import Tensor
 
 from attacks.gradient.presets import InvertingGradients
+from attacks.observations import ClientUpdate
 
 PUBLISHED, SHORT = 24_000, 8
 """Iterations of breaching's ``invertinggradients``, and of the run that shows what it takes to begin."""
 
 
 def on(device: str, cell: str, batch: int) -> Cell:
-    """An update of so many images on a device, with the images behind it; the cell is as ``peer_strength.Cell`` has it."""
+    """Updates of so many images on a device, with the images behind them; the cell is as ``peer_strength.Cell`` has it."""
     logging.disable(logging.INFO)
-    made = Cell(f"{cell}:{batch}", 0, batch, auxiliary=False, averages=False)
-    (seen,) = made.seen
-    assert seen.labels is not None
-    update = {name: value.to(device) for name, value in seen.update.items()}
-    model = copy.deepcopy(made.model).to(device)
-    made.seen = [replace(seen, model=model, update=update, labels=seen.labels.to(device))]
+    made = Cell(f"{cell}:{batch}", 0, UPDATES[cell] * batch, auxiliary=False, averages=False)
+    model, seen = copy.deepcopy(made.model).to(device), list[ClientUpdate]()
+    for one in made.seen:
+        assert one.labels is not None
+        update = {name: value.to(device) for name, value in one.update.items()}
+        seen.append(replace(one, model=model, update=update, labels=one.labels.to(device)))
+    made.seen = seen
     return made
 
 
 def ours(cell: str, batch: int, device: str) -> Took:
-    """Our default attack until it ends."""
-    seen, attack = on(device, cell, batch), InvertingGradients(labels="known")
+    """Our attack until it ends."""
+    seen, attack = on(device, cell, batch), InvertingGradients(labels="known", total_variation=0.1, signed=False)
 
     def run(attack: InvertingGradients) -> list[Tensor]:
-        return [found.images for found in attack.attack_many(seen.seen, [torch.Generator().manual_seed(0)])]
+        generators = [torch.Generator().manual_seed(number) for number in range(len(seen.seen))]
+        return [found.images for found in attack.attack_many(seen.seen, generators)]
 
     run(replace(attack, iterations=2))
     seconds, guesses = waited(lambda: run(attack))
@@ -80,11 +83,12 @@ def waited(work: Callable[[], list[Tensor]]) -> tuple[float, list[Tensor]]:
 def quality(cell: Cell, guesses: list[Tensor]) -> str:
     """Mean PSNR of the guesses, paired with the true images."""
     psnr = cell.scores(guesses)["psnr"]
-    return f"{sum(psnr) / len(psnr):.1f} dB"
+    return f"{sum(psnr) / len(psnr):.1f} dB of {len(psnr)}"
 
 
 REDUCED = {"lenet:none:photos": 600, "cnn:none:photos": 600, "convnet:group:photos": 100, "resnet20:group:photos": 100}
 """Cell -> iterations of breaching's longer run: a few seconds on a processor."""
+UPDATES = {"lenet:none:photos": 4, "cnn:none:photos": 4, "convnet:group:photos": 2, "resnet20:group:photos": 1}
 BATCHES = {"lenet:none:photos": (1, 4), "cnn:none:photos": (1, 4)}
 """Of the others one image alone."""
 WORKS = [
