@@ -40,7 +40,7 @@ class Compared:
         ])  # fmt: skip
         # A value that some lines lack is a column of its own, too.
         lacking = [name for name in flat if any(other.startswith(f"{name}.") for other in flat)]
-        return flat.drop(columns=["messages", *lacking]).convert_dtypes()
+        return flat.drop(columns=["messages", *lacking], errors="ignore").convert_dtypes()
 
     def _repr_html_(self) -> str:
         reports = [folder / "report.html" for group in self.groups for folder in group.folders]

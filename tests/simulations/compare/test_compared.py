@@ -54,6 +54,7 @@ def test_the_table_has_a_line_for_each_group_defence_and_message(tmp_path: Path)
     assert str(alone["found"].dtype) == "Int64"
     nothing = write_run(tmp_path / "d", [one for one in demo_rows() if not one["attack"]], CONFIG)
     assert list(Audited(nothing).table()["defense"]) == PIPELINES, "nothing was attacked, and accuracies are there"
+    assert compare_runs().table().empty
 
 
 def test_without_pandas_the_error_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
