@@ -82,6 +82,7 @@ class Registry(Mapping[str, Callable[..., Any]]):
 
     def __init__(self, base: type, group: str, exports: str) -> None:
         self.base, self.group, self.exports = base, group, exports
+        self.here: dict[str, Callable[..., Any]] = {}
 
     def export(self, package: dict[str, Any]) -> None:
         """Set the ``__all__`` of the module of exports, which ``help`` needs to show them.
@@ -92,14 +93,22 @@ class Registry(Mapping[str, Callable[..., Any]]):
         exports = [name for name, value in package.items() if name[0] != "_" and not isinstance(value, internal)]
         package["__all__"] = exports
 
+    def learn(self, own: type) -> None:
+        """Register a class of the running program, in this process alone; ``RegistryError`` where another package has its name."""
+        name, known = own.__name__, {**self._own, **self._foreign}
+        if known.get(name, own) is not own or not self._is_concrete(own):
+            raise RegistryError(f"{name}: expected a dataclass of a new name that derives from {self.base.__name__}")
+        self.here |= {} if name in known else {name: own}
+
     def __getitem__(self, name: str) -> Callable[..., Any]:
-        return self._own[name] if name in self._own else self._foreign[name]
+        known = self._own if name in self._own else self.here if name in self.here else self._foreign
+        return known[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter({**self._own, **self._foreign})
+        return iter({**self._own, **self._foreign, **self.here})
 
     def __len__(self) -> int:
-        return len({**self._own, **self._foreign})
+        return len({**self._own, **self._foreign, **self.here})
 
     @functools.cached_property
     def _own(self) -> dict[str, Callable[..., Any]]:

@@ -4,6 +4,8 @@ NOT_BEGUN = "not begun within"
 REASONS = (
     "not installed: uv sync --group dev",
     "no Chromium on the PATH",
+    "no uv on the PATH",
+    "no podman or docker that runs containers",
     "needs openssl and ssh-keygen",
     "Ray starts no worker from a path with a space",
     "only root gives files away",

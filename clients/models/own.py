@@ -271,7 +271,7 @@ def build_own_model(name: str, factory: Callable[..., Any], num_classes: int, in
     if not isinstance(model, nn.Module):
         raise ModelError(f"{called} returns {type(model).__name__}; a torch.nn.Module is expected")
     model = plain(called, model)
-    if (asked := (called, num_classes, tuple(input_shape))) not in _PROVEN:
+    if (asked := (factory, called, num_classes, tuple(input_shape))) not in _PROVEN:
         prove(called, model, num_classes, input_shape)
         _PROVEN.add(asked)
     return without_in_place(model).train()

@@ -75,7 +75,14 @@ INTERFACES = {
         "strategies/recordings": ("Recordings", ["strategies.recording.files"]),
     },
     "simulations": {
-        "simulations/index": ("Audits from Python", ["simulations.run.in_process", "simulations.external_app.study"]),
+        "simulations/index": (
+            "Audits from Python",
+            [
+                "simulations.run.in_process",
+                "simulations.compare.compared",
+                "simulations.external_app.study",
+            ],
+        ),
         "simulations/experiment": (
             "Experiments",
             [

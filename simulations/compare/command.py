@@ -36,6 +36,7 @@ def compare(
     Exit codes: 0 when the page was written, 2 when a folder holds no run, two runs are the same, or the page cannot be written or
     would replace another file.
     """
+    from simulations.compare.compared import Compared
     from simulations.compare.groups import grouped, print_groups
     from simulations.compare.page import require_page, write_comparison
 
@@ -51,7 +52,7 @@ def compare(
     except OSError as error:
         fail(f"--out: cannot write {page}: {error.strerror}")
     if as_json:
-        print_json({"page": str(page.resolve()), "groups": [group.to_json() for group in groups]})
+        print_json(Compared(groups, page).to_json())
     else:
         print_groups(console, groups)
     terminal_for(console, quiet=as_json).say(f"page: {page.resolve()}")

@@ -120,21 +120,21 @@ def every_defence(sides: Sequence[Side]) -> Table:
     return Table("Every defence", columns, rows, look="")
 
 
-def require_page(page: Path) -> None:
-    """Refuse a path at which ``write_comparison`` would replace anything but a page of its own.
+def require_page(page: Path, key: str = "--out") -> None:
+    """Refuse a path, given as ``key``, at which ``write_comparison`` would replace anything but a page of its own.
 
     Raises:
         ConfigError: When the path does not end in .html, or something else than a comparison is there.
     """
     if page.suffix.lower() != ".html":
-        raise ConfigError(f"--out is {page}; expected the name of an HTML file, which ends in .html")
-    if not is_there(page, "--out"):
+        raise ConfigError(f"{key} is {page}; expected the name of an HTML file, which ends in .html")
+    if not is_there(page, key):
         return
     if not page.is_file():
-        raise ConfigError(f"--out: {page} is no file; name another")
+        raise ConfigError(f"{key}: {page} is no file; name another")
     with page.open("rb") as file:
         if f"<title>{TITLE}</title>".encode() not in file.read(HEAD):
-            raise ConfigError(f"--out: {page} exists and is no comparison by fedveil; name another file, or delete it")
+            raise ConfigError(f"{key}: {page} exists and is no comparison by fedveil; name another file, or delete it")
 
 
 def write_comparison(groups: Sequence[Group], page: Path) -> None:

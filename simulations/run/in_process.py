@@ -1,5 +1,6 @@
 """Runs in the calling process, without a daemon or Ray; for notebooks, debuggers and quick checks."""
 
+import functools
 import logging
 import os
 import sys
@@ -14,8 +15,11 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
+from PIL.Image import Image
 from rich.markup import escape
 
+from defenses.base import DEFENSES
+from simulations.compare.compared import compare_runs
 from simulations.console.command_line import errors
 from simulations.console.terminal import Terminal
 from simulations.experiment.experiment import Experiment
@@ -23,23 +27,25 @@ from simulations.preflight import preflight
 from simulations.report.analysis.failures import Failure, failed_attacks
 from simulations.report.analysis.run import read_run
 from simulations.report.analysis.sentences import sentence
+from simulations.report.notebook import best_pictures
 from simulations.report.studies.rows import read_rows
 from simulations.run.requested import requested
 from simulations.run_folder.rows import Row
 from simulations.runtime.guardian import scratch_folder
-from simulations.runtime.launch import Resources, end_politely, undisturbed
+from simulations.runtime.launch import PACKAGES, Resources, end_politely, undisturbed
 from simulations.runtime.local_grid import LocalGrid
 from simulations.runtime.local_run import conclude, fail_run, stop_run
 from simulations.runtime.main_guard import require_guard
 from simulations.runtime.progress import STEPS_IN_PROCESS, follow
 from simulations.server_app import run_experiment
-from simulations.settings.errors import ConfigError
+from simulations.settings.errors import ConfigError, naming
 from simulations.settings.presets import chosen, presets
+from strategies.audit import runner
 
 
 @dataclass(frozen=True)
 class Audited:
-    """Results of an experiment in its ``directory``: rows, report, pictures, checkpoints."""
+    """Results of an experiment in its ``directory``: rows, report, pictures, checkpoints. Jupyter shows the outcomes."""
 
     directory: Path
 
@@ -57,6 +63,17 @@ class Audited:
     def conclusions(self) -> dict[str, str]:
         """Defence ("" without a defence) -> the report's sentence about it."""
         return {line.defense: sentence(line) for of in read_run(self.directory).summaries for line in of.findings}
+
+    def table(self) -> Any:
+        """A ``pandas.DataFrame`` with a line for each defence and message; see ``Compared.table``."""
+        return compare_runs(self).table()
+
+    def pictures(self, n: int = 3) -> list[Image]:
+        """Up to ``n`` guesses beside their originals, if the run shares images; ``info["title"]`` says what each shows."""
+        return best_pictures(self.directory, n)
+
+    def _repr_html_(self) -> str:
+        return compare_runs(self)._repr_html_()
 
     @property
     def failures(self) -> Sequence[Failure]:
@@ -91,7 +108,8 @@ def audit(
         clients: Number of simulated clients; default: the setting ``num_clients``, or 4.
         cpus_per_client: Threads of torch for a client.
         settings: Settings that override the file, named as in ``fedveil list settings`` with underscores for hyphens; ``model`` and
-            ``dataset`` may also be a class or function of a module.
+            ``dataset`` may also be a class or function of a module, and ``defenses`` a defence or a list of them. Only this process
+            knows a class that the program itself defines, as in a notebook: such a defence needs ``attack_workers=0``.
 
     Raises:
         ConfigError: Before any work, with the key, the value and the allowed values.
@@ -108,17 +126,44 @@ def audit(
     file, folder, begun = path_or_none("config", config), path_or_none("out", out), path_or_none("resume", resume)
     values = {name.replace("_", "-"): value for name, value in settings.items()}
     values |= {key: place_of(key, values[key]) for key in ("model", "dataset") if callable(values.get(key))}
+    values |= {"defenses": _text_of(values["defenses"])} if "defenses" in values else {}
     if file is not None and not file.is_file() and str(config) in presets():
         raise ConfigError(
             f"config is {str(config)!r}, which is no file; the configuration of that name is preset={str(config)!r}"
         )
     experiment = requested(chosen(file, preset, size), values, folder, begun, clients, size)
+    own = {type(stage).__name__ for of in experiment.pipelines for stage in of.defenses} & {*DEFENSES.here}
+    if own and experiment.attack_workers:
+        names = ", ".join(sorted(own))
+        raise ConfigError(
+            f"attack-workers is {experiment.attack_workers}; allowed: 0, as only this program has {names}"
+        )
+    _forget()
     if experiment.attack_workers:
         require_guard("simulations.audit", "attack_workers=0")
     preflight(experiment, lambda line: warnings.warn(line.removeprefix("warning: "), stacklevel=4))
     with scratch_folder():
         run_experiment(LocalGrid(experiment.num_clients, cpus_per_client), experiment, in_process=True)
     return Audited(Path(experiment.output_dir))
+
+
+def _text_of(defenses: Any) -> str:
+    """Defences as text; the process learns the classes of objects."""
+    several = defenses if isinstance(defenses, list | tuple) else [defenses]
+    stages = [stage for one in several if not isinstance(one, str) for stage in getattr(one, "defenses", (one,))]
+    with naming("defenses"):
+        for stage in stages:
+            DEFENSES.learn(type(stage))
+    return "; ".join(map(str, several))
+
+
+def _forget() -> None:
+    """Empty the caches of this process, whose keys are texts: a class or a file may have new content under the same name."""
+    modules = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] in PACKAGES]
+    for value in (value for module in modules for value in vars(module).values()):
+        if isinstance(value, functools._lru_cache_wrapper):
+            value.cache_clear()
+    runner.learned.clear()
 
 
 def run_in_process(console: Terminal, experiment: Experiment, resources: Resources) -> int:

@@ -57,7 +57,7 @@ def _timed(runner: _Runner, attack: AnyAttack) -> Outcome:
         reason = str(error) if untried(str(error)) else reason
         outcome = Outcome(attack, [], 0.0, reason)
         if isinstance(error, RuntimeError) and is_out_of_memory(error):
-            _learned.clear()  # which stays where it was learned: the next attack may need the room
+            learned.clear()  # which stays where it was learned: the next attack may need the room
     return replace(outcome, seconds=time.perf_counter() - start, computed_on=device_name())
 
 
@@ -137,7 +137,7 @@ class _Runner:
         ]
 
 
-_learned: OrderedDict[tuple[str, Plan, str], AnyAttack] = OrderedDict()
+learned: OrderedDict[tuple[str, Plan, str], AnyAttack] = OrderedDict()
 """What this process fitted last."""
 
 
@@ -147,14 +147,14 @@ def _fitted(stage: AnyAttack, job: AttackJob) -> AnyAttack:
     observed = job.observed if stage.learns_from_defenses else job.kind.undefended(job.observed)
     plan = observed.task.plan
     key = stage.lesson, plan.of_training, job.kind.depends_on(observed)
-    if key in _learned:
-        _learned.move_to_end(key)
+    if key in learned:
+        learned.move_to_end(key)
     else:
         knowledge = job.kind.knowledge(observed)
-        _learned[key] = place().fit(stage, knowledge, generator_for("attack", plan.seed, stage.lesson, "fit"))
-        while len(_learned) > MOST_LEARNED:
-            _learned.popitem(last=False)
-    known = _learned[key]
+        learned[key] = place().fit(stage, knowledge, generator_for("attack", plan.seed, stage.lesson, "fit"))
+        while len(learned) > MOST_LEARNED:
+            learned.popitem(last=False)
+    known = learned[key]
     return known if known == stage else replace(stage, learned=known.learned)  # type: ignore[type-var]
 
 

@@ -1,6 +1,7 @@
 """fedveil as a package: Flower's bundle, whether Flower Hub would take it, the wheel, and folders that shadow ours."""
 
 import email
+import json
 import os
 import re
 import shutil
@@ -161,6 +162,51 @@ def test_it_says_its_version_and_knows_the_presets(installed: Path, tmp_path: Pa
     where = run(installed / "python", "-c", "import simulations; print(simulations.__file__)", cwd=tmp_path)
     assert Path(where).is_relative_to(installed.parent)
     run(installed / "fedveil", "run", "--preset", "quick", "--dry-run", "--out", tmp_path / "run", cwd=tmp_path)
+
+
+@pytest.mark.slow
+def test_a_stranger_runs_the_wheel_in_an_empty_folder(wheel: Path, tmp_path: Path) -> None:
+    """As `uvx` does: an environment of its own, with the newest allowed release of every dependency, on Flower's runtime."""
+    if shutil.which("uvx") is None:
+        pytest.skip("no uv on the PATH")
+    run(
+        "uvx",
+        "--python",
+        sys.executable,
+        "--from",
+        wheel,
+        "fedveil",
+        "run",
+        "--preset",
+        "quick",
+        "--out",
+        "quick",
+        cwd=tmp_path,
+    )
+    assert json.loads((tmp_path / "quick" / "config.json").read_text())["progress"]["finished"] is True
+    assert (tmp_path / "quick" / "report.html").is_file()
+    assert [one.name for one in tmp_path.iterdir()] == ["quick"]
+
+
+@pytest.mark.slow
+def test_the_image_runs_an_audit_as_a_user_that_it_does_not_know(tmp_path: Path) -> None:
+    tool = next((name for name in ("podman", "docker") if shutil.which(name) and answers(name, "info")), None)
+    if tool is None:
+        pytest.skip("no podman or docker that runs containers")
+    runs, image = tmp_path / "runs", f"fedveil-test-{os.getpid()}"
+    runs.mkdir()
+    runs.chmod(0o777)
+    run(tool, "build", "--tag", image, "--file", ROOT / "Containerfile", ROOT, cwd=tmp_path)
+    try:
+        given = ("--rm", "--shm-size", "1g", "--user", "12345:12345", "--volume", f"{runs}:/runs", image)
+        run(tool, "run", *given, "run", "--preset", "quick", "--out", "/runs/quick", cwd=tmp_path)
+    finally:
+        answers(tool, "rmi", image)
+    assert json.loads((runs / "quick" / "config.json").read_text())["progress"]["finished"] is True
+
+
+def answers(*command: str) -> bool:
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def test_a_folder_that_shadows_a_package_is_named(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -94,8 +94,7 @@ class View(Summary):
     def of(cls, summary: Summary, pictures: Sequence[Picture], faces: Faces, embed: Embedder) -> View:
         """Of one study and its pictures."""
         study, findings = summary.study, summary.findings
-        apart = {observation for section in sections() for observation in section.own_pictures}
-        guessed = [one for one in pictures if one.attack not in study.class_attacks and one.observation not in apart]
+        guessed = of_messages(study, pictures)
         # Where the headline is of one round, its pictures come first.
         leading = {finding.defense: finding.strongest.round for finding in findings if finding.strongest}
         names, numbered = text.short_names(study.pipelines), Cards(study.cells)
@@ -103,7 +102,7 @@ class View(Summary):
             study,
             findings,
             own={section: content for section in sections() if (content := section.view(study, findings))},
-            star=star(summary, guessed, embed),
+            star=next(stars(summary, guessed, embed), None),
             grids=grids(guessed, study.pipelines, embed, study.upper_bounds, leading),
             own_grids={
                 section.name: grids(
@@ -175,8 +174,14 @@ def own_pictures(study: Study, pictures: Sequence[Picture], alone: bool) -> list
     return [picture for picture in pictures if picture.target[0] and picture.target[0] == study.name[0]]
 
 
-def star(summary: Summary, pictures: Sequence[Picture], embed: Embedder) -> Strip | None:
-    """The first screen's picture: the best guess from the messages with the worst verdict.
+def of_messages(study: Study, pictures: Sequence[Picture]) -> list[Picture]:
+    """Pictures of attacked images: without class representatives, and without those that a section shows itself."""
+    apart = {observation for section in sections() for observation in section.own_pictures}
+    return [one for one in pictures if one.attack not in study.class_attacks and one.observation not in apart]
+
+
+def stars(summary: Summary, pictures: Sequence[Picture], embed: Embedder) -> Iterator[Strip]:
+    """The best guess from each defence and message, the first screen's picture first: from messages with the worst verdict.
 
     Of these, from real messages first, then under a defence, then where most images are recognisable.
     """
@@ -189,8 +194,7 @@ def star(summary: Summary, pictures: Sequence[Picture], embed: Embedder) -> Stri
     for of, message in sorted(pairs, key=rank):
         if strip := best_guess(pictures, message.cell, embed):
             name = text.short_names([of.defense])[of.defense] if of.defense else summary.plain.name
-            return replace(strip, target=f"{', '.join(filter(None, (name, message.title)))}: {strip.target}")
-    return None
+            yield replace(strip, target=f"{', '.join(filter(None, (name, message.title)))}: {strip.target}")
 
 
 def build(directory: Path) -> tuple[str, Sequence[Row]]:

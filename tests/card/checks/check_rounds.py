@@ -79,7 +79,7 @@ def rows_of(experiment: Experiment) -> list[dict[str, Any]]:
 
 def _forget() -> None:
     """Forget the models that the process keeps: a process computes on one device as a rule."""
-    runner._learned.clear()
+    runner.learned.clear()
     for one in gc.get_objects():
         if isinstance(one, functools._lru_cache_wrapper) and one.__module__.startswith(("clients.", "strategies.")):
             one.cache_clear()
