@@ -99,14 +99,12 @@ def _unfit_options(paths: Mapping[str, Path], update: Path | None, values: Mappi
     main, read = (PREDICTIONS, READ[-2:]) if PREDICTIONS in paths else (WEIGHTS[0], READ)
     if update is not None:
         yield f"UPDATE is {update}, and {main} names a final model: leave one out; settings are given by -s"
+    together, apart = f"is missing; {', '.join(WEIGHTS)} go together", f"and {PREDICTIONS} do not go together"
     for option in WEIGHTS:
-        if main == PREDICTIONS and option in paths:
-            yield f"{option} and {PREDICTIONS} do not go together; leave one out"
-        elif main != PREDICTIONS and option not in paths:
-            yield f"{option} is missing; {', '.join(WEIGHTS)} go together"
-    for key in values:
-        if key in KEYS and key not in read:
-            yield f"{key} is not read with {main}; allowed: {', '.join(read)}"
+        if (option in paths) == (main == PREDICTIONS):
+            yield f"{option} {apart if option in paths else together}"
+    for key in sorted(KEYS.keys() & values.keys() - {*read}):
+        yield f"{key} is not read with {main}; allowed: {', '.join(read)}"
     for option, path in paths.items():
         what, there = ("folder", path.is_dir()) if option in WEIGHTS[1:] else ("file", path.is_file())
         if not there:

@@ -40,8 +40,6 @@ from strategies.exchange.exchange import Exchange
 from strategies.external_app.settings import AppStudy
 from strategies.outsourced.observations import MODEL
 
-DOUBTED = "  †: the interval of the AUC does not lie above chance, or fewer than 100 non-members were tested"
-
 
 class Judge(LocalGrid):
     """A node in this process that scores tests of membership as a client does."""
@@ -60,15 +58,12 @@ class Judge(LocalGrid):
 
 
 def audit(released: ReleasedModel, out: Path, begin: Callable[[str], object] = str) -> list[Row]:
-    """Attack a model as a run does; write rows after every attack, then the report, and return the validated rows.
-
-    ``begin`` takes the attack that begins.
-    """
+    """Attack a model as a run does, each attack announced by ``begin``; write rows and report, and return the validated rows."""
     plan, records, request = released.plan, released.records, released.request
     paths = {option.strip("-"): str(path) for option, path in request.paths.items()}
     shown = {**request.settings.to_mapping(), **paths, "scenario": SCENARIO}
-    attacks = {MODEL: released.attacks}
-    results = AppResults.open(out, AppStudy(plan, attacks, shown, SCENARIO, "", plan.model, plan.seed, SCENARIO))
+    study = AppStudy(plan, {MODEL: released.attacks}, shown, SCENARIO, "", plan.model, plan.seed, SCENARIO)
+    results = AppResults.open(out, study)
     judge, task = Judge(records), records.task
     exchange = Exchange(judge, dict(enumerate(judge.get_node_ids())), 0.0)
     auditor = Auditor(exchange, AttackPool(0), results, share_images=False)
@@ -95,8 +90,7 @@ def audit(released: ReleasedModel, out: Path, begin: Callable[[str], object] = s
 def attack_model(console: Terminal, request: Request, out: Path, *, as_json: bool = False) -> bool:
     """Attack a final model, print the results, and with ``as_json`` a line of JSON. Returns whether all attacks failed.
 
-    Raises:
-        ConfigError: Before any work.
+    ``ConfigError`` comes before any work.
     """
     released = prepare(request)
     out.mkdir(parents=True, exist_ok=True)
@@ -112,17 +106,16 @@ def attack_model(console: Terminal, request: Request, out: Path, *, as_json: boo
     numbers = (AREA.heading, RATE.heading, "shadow AUC")
     console.print(table(["attack", "verdict"], numbers, map(_line, cells)))
     if any(dagger(score.status) for cell in cells for score in cell.scores.values()):
-        console.say(DOUBTED)
+        console.say("  †: the AUC is not shown to lie above chance, or fewer than 100 non-members were tested")
     for caveat in (text for finding in findings for text in finding.all_caveats):
         console.say(f"caveat: {caveat}")
     for attack, why in failures.items():
         errors.say(f"{attack} failed: {why}")
     console.say(f"report: {page}")
     if as_json:
-        about = {"members": members, "nonmembers": others, "set_aside": aside}
+        about = {"directory": str(out), "page": str(page), "accuracy": findings[0].accuracy.to_json()}
         told = [_to_json(cell) | {"failure": failures.get(cell.attack, "")} for cell in cells]
-        about |= {"accuracy": findings[0].accuracy.to_json(), "attacks": told}
-        print_json({"directory": str(out), "page": str(page), **about})
+        print_json({**about, "members": members, "nonmembers": others, "set_aside": aside, "attacks": told})
     return all(cell.attack in failures for cell in cells)
 
 

@@ -40,9 +40,8 @@ def prepare(request: Request) -> ReleasedModel:
     """Read and check everything. ``ConfigError`` names the option or setting, what came and what is allowed."""
     attacks, path = _attacks_of(request), request.paths.get("--weights")
     # A shadow model trains on as many of the records that are set aside as it leaves out.
-    aside = max(
-        [max(LEAST_IMAGES, 2 * getattr(of, "num_members", 0)) for of in attacks if of.needs_auxiliary], default=0
-    )
+    wanted = [2 * getattr(attack, "num_members", 0) for attack in attacks if attack.needs_auxiliary]
+    aside = max(LEAST_IMAGES, *wanted) if wanted else 0
     plan = _plan_of(request, HALF if aside else 0.0)
     with naming(f"model {plan.model}"):
         model = plan.build_model()
@@ -98,8 +97,8 @@ def _require_pictures(plan: ReleasedPlan, nonmembers: int) -> None:
     """Raise ``ConfigError`` for pictures that do not fit the model, or too few of them."""
     data, card = plan.load_data(), plan.data_card()
     if data.num_classes != card.num_classes:
-        came = f"{data.num_classes} folders, {few(data.class_names)}"
-        raise ConfigError(f"--members: there are {came}; allowed: num-classes, {card.num_classes}; an empty one counts")
+        came = f"{data.num_classes} folders of classes, {few(data.class_names)}; an empty one counts"
+        raise ConfigError(f"--members: there are {came}; allowed: num-classes, {card.num_classes}")
     for option, part, least in (("--members", data.test, LEAST_IMAGES), ("--nonmembers", data.train, nonmembers)):
         if (shape := tuple(part.images.shape[1:])) != card.input_shape:
             raise ConfigError(f"{option}: pictures are {shape}; allowed: input-shape, {card.input_shape}")

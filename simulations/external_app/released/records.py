@@ -25,20 +25,13 @@ from simulations.settings.errors import ConfigError, naming
 
 FINAL = 2
 """Round of the final model, behind the only one of the plan."""
-FORM = "member,label,CLASS,CLASS,..., then a line per record: 1 or 0, its class from 0, a probability per class"
 TOLERANCE = 0.01
 """By which the probabilities of a record may miss a sum of 1, since tables round."""
-LEAST_PROBABILITY = 1e-30
-"""In the place of 0, which has no logarithm."""
 
 
 @dataclass(frozen=True)
 class ReleasedPlan(AppPlan):
-    """A plan whose shadow models train on the ``auxiliary_fraction`` of the non-members, which are in ``data_dir``.
-
-    Attributes:
-        members: Folder of the members; "" where ``data_dir`` is a table of predictions.
-    """
+    """A plan of folders of ``members`` and, in ``data_dir``, non-members; without ``members``, of a table of predictions there."""
 
     members: str = ""
 
@@ -48,11 +41,10 @@ class ReleasedPlan(AppPlan):
 
     def build_model(self) -> nn.Module:
         """The model by its name, or the table."""
-        return (
-            WholeModelPlan.build_model(self)
-            if self.members
-            else Table.from_pretrained(read_predictions(self.data_dir)[1])
-        )
+        if self.members:
+            return WholeModelPlan.build_model(self)
+        logits = read_predictions(self.data_dir)[1]
+        return Table(len(logits), logits.shape[1], _weight=logits.clone())
 
 
 class Records(LocalData):
@@ -85,8 +77,7 @@ class Table(nn.Embedding):
 def read_pictures(members: str, nonmembers: str) -> ImageDataset:
     """Members as test part, non-members as training part; copies of a picture within a folder are left out.
 
-    Raises:
-        ConfigError: When a folder holds no pictures or pictures of several sizes, the classes differ, or an image is in both.
+    ``ConfigError`` for a folder without pictures or with several sizes of these, unequal classes, or an image in both.
     """
     of = {"--members": class_pictures(Path(members)), "--nonmembers": class_pictures(Path(nonmembers))}
     names = tuple(of["--members"])
@@ -116,13 +107,14 @@ def read_pictures(members: str, nonmembers: str) -> ImageDataset:
 def read_predictions(path: str) -> tuple[ImageDataset, Tensor]:
     """Numbers of members as test part, of non-members as training part, and the logarithms of all probabilities, (N, K).
 
-    Raises:
-        DataError: Naming the line, what came and what is allowed.
+    ``DataError`` names the line, what came and what is allowed.
     """
     header, *lines = Path(path).read_text(encoding="utf-8-sig").splitlines() or [""]
     names = tuple(header.split(",")[2:])
     if header.split(",")[:2] != ["member", "label"] or len(names) < 2:
-        raise DataError(f"line 1 is {shortened(header)}; expected {FORM}")
+        raise DataError(
+            f"line 1 is {shortened(header)}; expected member,label and a name per class; see `fedveil attack --help`"
+        )
     values = np.loadtxt(lines, delimiter=",", ndmin=2, comments=None) if lines else np.zeros((0, len(names) + 2))
     if values.shape[1] != len(names) + 2:
         raise DataError(f"line 2 has {values.shape[1]} values; expected {len(names) + 2}, as line 1 has")
@@ -141,5 +133,5 @@ def read_predictions(path: str) -> tuple[ImageDataset, Tensor]:
             raise DataError(f"there are {len(rows)} {what}; needed: {LEAST_IMAGES} or more")
         numbers, labels = torch.from_numpy(rows).int().view(-1, 1, 1, 1), torch.from_numpy(label[rows]).long()
         parts.append(ImageData(numbers, labels))
-    logits = torch.from_numpy(shares).clamp(min=LEAST_PROBABILITY).log().float()
+    logits = torch.from_numpy(shares).clamp(min=1e-30).log().float()  # 0 has none
     return ImageDataset(parts[0], parts[1], names, (0.0,), (1.0,), name="predictions"), logits
