@@ -21,6 +21,7 @@ from simulations.console.command_line import errors
 from simulations.console.results import print_json, table
 from simulations.console.terminal import Terminal
 from simulations.external_app.recorded.command import watching
+from simulations.external_app.recorded.missing import PREDICTIONS
 from simulations.external_app.recorded.settings import Request
 from simulations.external_app.released.model import SCENARIO, ReleasedModel, prepare
 from simulations.external_app.released.records import Records
@@ -73,7 +74,8 @@ def audit(released: ReleasedModel, out: Path, begin: Callable[[str], object] = s
     how = f"learning rate {plan.learning_rate:g}, momentum {plan.momentum:g}, weight decay {plan.weight_decay:g}"
     training = f"{plan.local_epochs} epochs of SGD in batches of {plan.batch_size}, {how}"
     seen = [Seen(0, 0, records.num_train)]
-    card = auditor.card(task, MODEL, seen, accuracy, labels=KnownLabels.KNOWN)
+    has = "predictions of the tested records alone" if PREDICTIONS in request.paths else "weights"
+    card = auditor.card(task, MODEL, seen, accuracy, labels=KnownLabels.KNOWN, attacker_has=has)
     try:
         for at, attack in enumerate(released.attacks):
             begin(repr(attack))
@@ -106,7 +108,7 @@ def attack_model(console: Terminal, request: Request, out: Path, *, as_json: boo
     numbers = (AREA.heading, RATE.heading, "shadow AUC")
     console.print(table(["attack", "verdict"], numbers, map(_line, cells)))
     if any(dagger(score.status) for cell in cells for score in cell.scores.values()):
-        console.say("  †: the AUC is not shown to lie above chance, or fewer than 100 non-members were tested")
+        console.say("  †: no AUC without a defence lies above chance, or fewer than 100 non-members were tested")
     for caveat in (text for finding in findings for text in finding.all_caveats):
         console.say(f"caveat: {caveat}")
     for attack, why in failures.items():
