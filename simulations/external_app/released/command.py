@@ -51,8 +51,8 @@ class Judge(LocalGrid):
 
     def answer(self, message: Message) -> Message:
         """Scores of a test for every member and every tested non-member; none of a test that failed."""
-        model = self.records.task.plan.build_model()
-        ((test, _),) = read_guesses("membership", tensors_of(message, "guesses"), 1, model)
+        tensors, plan = tensors_of(message, "guesses"), self.records.task.plan
+        ((test, _),) = read_guesses("membership", tensors, 1, plan.build_model())
         assert isinstance(test, Membership)
         scores = {} if test.failure else {ALONE: membership_scores(Client(self.records), test)}
         return reply_to(message, {"metrics": metrics({**scores_to_texts(scores)})})

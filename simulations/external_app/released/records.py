@@ -23,11 +23,6 @@ from clients.wire.texts import shortened
 from defenses.base import Batch
 from simulations.settings.errors import ConfigError, naming
 
-FINAL = 2
-"""Round of the final model, behind the only one of the plan."""
-TOLERANCE = 0.01
-"""By which the probabilities of a record may miss a sum of 1, since tables round."""
-
 
 @dataclass(frozen=True)
 class ReleasedPlan(AppPlan):
@@ -54,7 +49,7 @@ class Records(LocalData):
         data = plan.load_data()
         self.set_aside = Auxiliary(plan).indices(data.train.strata())
         tested = torch.from_numpy(np.setdiff1d(np.arange(len(data.train)), self.set_aside))
-        super().__init__(plan.at(FINAL), 0, range(len(data.test)), tested)
+        super().__init__(plan.at(plan.rounds + 1), 0, range(len(data.test)), tested)
 
     def plain(self, positions: Tensor) -> Batch:
         """Members at ``positions`` (n,)."""
@@ -123,7 +118,7 @@ def read_predictions(path: str) -> tuple[ImageDataset, Tensor]:
         (np.isin(member, (0, 1)), "member 1 or 0"),
         (np.isin(label, range(len(names))), f"label 0 to {len(names) - 1}"),
         (((shares >= 0) & (shares <= 1)).all(1), "probabilities from 0 to 1, so no logits"),
-        (abs(shares.sum(1) - 1) <= TOLERANCE, f"probabilities that sum to 1 within {TOLERANCE:g}"),
+        (abs(shares.sum(1) - 1) <= 0.01, "probabilities that sum to 1 within 0.01"),
     ):
         if not right.all():
             raise DataError(f"line {right.argmin() + 2} is {shortened(lines[right.argmin()])}; allowed: {allowed}")
