@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import torch
 from torch import nn
@@ -38,7 +38,7 @@ class AppPlan(FederatedPlan):
     batch_size: Annotated[int, Limit(0, MOST_EXAMPLES)]
 
     @classmethod
-    def known(cls, **known: Any) -> AppPlan:
+    def known(cls, **known: Any) -> Self:
         """Build a plan from the known facts about an app; all other settings are neutral."""
         neutral: dict[str, Any] = {
             "data_dir": "", "download": False, "image_size": 0, "train_limit": 0, "test_limit": 0, "width": 0, "norm": "batch",

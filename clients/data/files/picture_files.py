@@ -39,7 +39,7 @@ def folder(root: Path, skip_broken: bool = False) -> Source:
     """
     subfolders = {path.name: path for path in _folders(root)}
     if subfolders.keys() == {"train", "test"}:
-        parts = [_pictures(subfolders[name], None) for name in ("train", "test")]
+        parts = [class_pictures(subfolders[name]) for name in ("train", "test")]
         names = sorted({name for part in parts for name in part})
         split = [{name: part.get(name, []) for name in names} for part in parts]
     else:
@@ -48,7 +48,7 @@ def folder(root: Path, skip_broken: bool = False) -> Source:
                 f"{root} holds {', '.join(sorted(subfolders))}, and {parts_of[0]} looks like a part of the data, not like a class: "
                 "expected train and test alone, each with a folder per class, or a folder per class"
             )
-        every = _pictures(root, None)
+        every = class_pictures(root)
         names, split = sorted(every), [{name: cut_by_hash(every[name])[side] for name in every} for side in (0, 1)]
     if not names:
         raise DataError(f"{root} has no folders; expected one folder per class with pictures in it")
@@ -93,7 +93,7 @@ def lfw(root: Path, min_pictures: int) -> Source:
 
     Source: Huang et al. 2007, Labeled Faces in the Wild.
     """
-    people = {name: paths for name, paths in _pictures(root, {".jpg"}).items() if len(paths) >= min_pictures}
+    people = {name: paths for name, paths in class_pictures(root, {".jpg"}).items() if len(paths) >= min_pictures}
     if len(people) < 2:
         raise DataError(
             f"{root}: {len(people)} people have {min_pictures} pictures or more, need at least 2; choose fewer pictures"
@@ -193,7 +193,7 @@ def _folders(root: Path) -> list[Path]:
     return sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
-def _pictures(root: Path, suffixes: set[str] | None) -> dict[str, list[Path]]:
+def class_pictures(root: Path, suffixes: set[str] | None = None) -> dict[str, list[Path]]:
     """Folder name -> its pictures, at any depth; files without the ending of a picture are skipped."""
     if suffixes is None:
         from PIL import Image

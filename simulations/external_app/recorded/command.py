@@ -165,7 +165,7 @@ def attack_updates(console: Terminal, request: Request, out: Path, *, as_json: b
         console.say(f"not known: {sentence}")
     for claim in replayed.claims:
         console.say(f"claim of the app: {claim.text}")
-    with _shown(console) as begin:
+    with watching(console) as begin:
         rows = run(prepared, out, begin)
     attacks, scored = of_rows(read_run(out), rows), bool(prepared.truth)
     if recorded and not scored:
@@ -176,7 +176,7 @@ def attack_updates(console: Terminal, request: Request, out: Path, *, as_json: b
 
 
 @contextmanager
-def _shown(console: Terminal) -> Iterator[Callable[[str], object]]:
+def watching(console: Terminal) -> Iterator[Callable[[str], object]]:
     """Shows which attack runs and how far it is; yields what takes its name."""
     name = "reading"
 

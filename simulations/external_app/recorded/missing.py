@@ -27,15 +27,23 @@ from strategies.recording.files import DECAYS, MOMENTA, RecordedReply, Recording
 
 KEYS = fields_of(AttackSettings)
 NEEDED = ("model", "num-classes", "input-shape")
+WEIGHTS, PREDICTIONS = ("--weights", "--members", "--nonmembers"), "--predictions"
+"""Options that name a final model: with the records under test, which go together, or by its predictions."""
+OF_TRAINING = ("learning-rate", "batch-size", "local-epochs", "momentum", "nesterov", "weight-decay", "defenses")
+READ = (*NEEDED, "width", "norm", "normalisation", *OF_TRAINING, "update-attacks", "seed")
+"""Settings that are read with ``WEIGHTS``; the last two of them with ``PREDICTIONS``."""
 
 
-def require_complete(update: Path, values: Mapping[str, Any], out: Path) -> Request:
-    """Check every setting against the JSON files and the headers of a recording, or the header of an update.
+def require_complete(
+    update: Path | None, values: Mapping[str, Any], out: Path, paths: Mapping[str, Path] | None = None
+) -> Request:
+    """Check every setting and option, with the JSON files and the headers of a recording, or the header of an update.
 
     Args:
-        update: A safetensors file, or the folder of a recording.
+        update: A safetensors file, or the folder of a recording; None where ``paths`` name a final model in its place.
         values: Key -> value, as written.
         out: Folder for the results.
+        paths: See ``Request``.
 
     Returns:
         The request; where no setting gives momentum, weight decay or normalisation, with those of the recording or the originals.
@@ -51,12 +59,14 @@ def require_complete(update: Path, values: Mapping[str, Any], out: Path) -> Requ
             right[key] = value
         except ConfigError as error:
             problems.append(str(error))
-    request, usable = Request(update, AttackSettings(**right)), list[RecordedReply]()
+    request, usable = Request(update or Path(), AttackSettings(**right), paths=paths or {}), list[RecordedReply]()
     try:
         require_new(out, "--out")
     except ConfigError as error:
         problems.append(str(error))
-    if update.is_dir():
+    if paths or update is None:
+        problems += _unfit_options(paths or {}, update, values)
+    elif update.is_dir():
         problems += _unfit(request, ("weights", "local", "labels"), "a single update", "a recording")
         try:
             _, usable = replies_of(request)
@@ -72,12 +82,33 @@ def require_complete(update: Path, values: Mapping[str, Any], out: Path) -> Requ
     else:
         what = "is no file and no folder" if update.exists() else "does not exist; name a file or a folder"
         problems.append(f"UPDATE: {update} {what}")
-    problems += contradictions(request.settings, of_recording=update.is_dir())
-    problems += [f"{key} is missing; {KEYS[key].description}" for key in NEEDED if not values.get(key)]
+    problems += contradictions(request.settings, of_recording=bool(paths) or request.update.is_dir())
+    needed = () if PREDICTIONS in request.paths else NEEDED
+    problems += [f"{key} is missing; {KEYS[key].description}" for key in needed if not values.get(key)]
     if problems:
         listed = [f"{len(problems)} arguments are missing or wrong:", *(f"- {problem}" for problem in problems)]
         raise ConfigError("\n".join(listed if len(problems) > 1 else problems))
     return request
+
+
+def _unfit_options(paths: Mapping[str, Path], update: Path | None, values: Mapping[str, Any]) -> Iterator[str]:
+    """What does not go together with the options of a final model, what they lack, and files that are not there."""
+    if not paths:
+        yield "UPDATE is missing; name a file or a folder, or give --weights or --predictions"
+        return
+    main, read = (PREDICTIONS, READ[-2:]) if PREDICTIONS in paths else (WEIGHTS[0], READ)
+    if update is not None:
+        yield f"UPDATE is {update}, and {main} names a final model: leave one out; settings are given by -s"
+    together, apart = f"is missing; {', '.join(WEIGHTS)} go together", f"and {PREDICTIONS} do not go together"
+    for option in WEIGHTS:
+        if (option in paths) == (main == PREDICTIONS):
+            yield f"{option} {apart if option in paths else together}"
+    for key in sorted(KEYS.keys() & values.keys() - {*read}):
+        yield f"{key} is not read with {main}; allowed: {', '.join(read)}"
+    for option, path in paths.items():
+        what, there = ("folder", path.is_dir()) if option in WEIGHTS[1:] else ("file", path.is_file())
+        if not there:
+            yield f"{option}: there is no {what} {path}"
 
 
 def replies_of(request: Request) -> tuple[list[RecordedReply], list[RecordedReply]]:

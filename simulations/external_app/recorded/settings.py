@@ -1,8 +1,8 @@
 """The settings of ``fedveil attack``: each key's type, default, meaning and range, and which values contradict each other."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -142,17 +142,19 @@ class AttackSettings(Settings):
 
 @dataclass(frozen=True)
 class Request:
-    """An attack on an update in a file, or on a recording.
+    """An attack on an update in a file, on a recording, or on a final model.
 
     Attributes:
         update: A safetensors file, or the folder of a recording.
         settings: As given.
         assumed: Sentences on settings that the recording or the originals filled.
+        paths: Option of `fedveil attack` for a final model -> its file or folder; empty for others.
     """
 
     update: Path
     settings: AttackSettings
     assumed: tuple[str, ...] = ()
+    paths: Mapping[str, Path] = field(default_factory=dict)
 
 
 def contradictions(settings: AttackSettings, *, of_recording: bool = False) -> list[str]:

@@ -9,7 +9,7 @@ from simulations.report.analysis.message import LEAKS, Message, Place, Verdict
 from simulations.report.analysis.paired import FEWER
 from simulations.report.studies.plain import OWN_CLIENTS, Plain
 from simulations.report.studies.rows import grouped
-from simulations.report.text import capital, points, short_names
+from simulations.report.text import capital, points, short_names, two
 
 NO_CHOICE = "These measurements support none of the defences"
 MOST_COST = 0.1
@@ -35,7 +35,10 @@ def sentence(finding: Finding) -> str:
         by = (f", by {message.attack}" if message.verdict in LEAKS else "" for message in finding.every_message)
         return " ".join(f"{capital(message.text)}{of}." for message, of in zip(finding.every_message, by, strict=True))
     if finding.cells:
-        return "No attack on the images has a score, so nothing is known about them."
+        area = finding.membership.scores[MEMBERSHIP.decides] if finding.membership else None
+        infer = "infer" if _infers_members(finding) else "are not shown to infer"
+        said = f"Attacks {infer} members (highest AUC: {two(area.mean)}, {area.within(two)}). " if area else ""
+        return f"{said}No attack on the images has a score, so nothing is known about them."
     if finding.bounds:
         given = "; ".join(finding.bounds)
         return f"Only attacked with what no server has ({given}), which says nothing of one that can."

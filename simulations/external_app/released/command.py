@@ -1,0 +1,138 @@
+"""The work of ``fedveil attack --weights`` and ``--predictions``: the audit of a final model, and its results shown."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Message
+
+from attacks.membership.loss_threshold import Membership
+from attacks.metrics.guesses import MEMBERSHIP_TPR
+from attacks.metrics.metric import MEMBERSHIP
+from attacks.metrics.names import scores_to_texts
+from attacks.metrics.training import TEST_ACCURACY
+from clients.messages.node import reply_to
+from clients.scoring.audit import ALONE, membership_scores
+from clients.scoring.guesses import read_guesses
+from clients.task.local_data import Client
+from clients.training.evaluation import CLEAN_ACCURACY, evaluate_weights
+from clients.wire.records import metrics, tensors_of
+from simulations.console.command_line import errors
+from simulations.console.results import print_json, table
+from simulations.console.terminal import Terminal
+from simulations.external_app.recorded.command import watching
+from simulations.external_app.recorded.missing import PREDICTIONS
+from simulations.external_app.recorded.settings import Request
+from simulations.external_app.released.model import SCENARIO, ReleasedModel, prepare
+from simulations.external_app.released.records import Records
+from simulations.external_app.study import AppResults
+from simulations.report.analysis.run import read_run
+from simulations.report.page.tables import AREA, RATE
+from simulations.report.studies.cell import Cell
+from simulations.report.studies.score import Score
+from simulations.report.text import dagger, two
+from simulations.run_folder.rows import Row
+from simulations.runtime.local_grid import LocalGrid
+from strategies.audit.auditor import Auditor
+from strategies.audit.kinds import Observed, Seen
+from strategies.audit.pool import AttackPool
+from strategies.audit.threat_card import KnownLabels
+from strategies.exchange.exchange import Exchange
+from strategies.external_app.settings import AppStudy
+from strategies.outsourced.observations import MODEL
+
+
+class Judge(LocalGrid):
+    """A node in this process that scores tests of membership as a client does."""
+
+    def __init__(self, records: Records) -> None:
+        super().__init__(1)
+        self.records = records
+
+    def answer(self, message: Message) -> Message:
+        """Scores of a test for every member and every tested non-member; none of a test that failed."""
+        tensors, plan = tensors_of(message, "guesses"), self.records.task.plan
+        ((test, _),) = read_guesses("membership", tensors, 1, plan.build_model())
+        assert isinstance(test, Membership)
+        scores = {} if test.failure else {ALONE: membership_scores(Client(self.records), test)}
+        return reply_to(message, {"metrics": metrics({**scores_to_texts(scores)})})
+
+
+def audit(released: ReleasedModel, out: Path, begin: Callable[[str], object] = str) -> list[Row]:
+    """Attack a model as a run does, each attack announced by ``begin``; write rows and report, and return the validated rows."""
+    plan, records, request = released.plan, released.records, released.request
+    paths = {option.strip("-"): str(path) for option, path in request.paths.items()}
+    shown = {**request.settings.to_mapping(), **paths, "scenario": SCENARIO}
+    study = AppStudy(plan, {MODEL: released.attacks}, shown, SCENARIO, "", plan.model, plan.seed, SCENARIO)
+    results = AppResults.open(out, study)
+    judge, task = Judge(records), records.task
+    exchange = Exchange(judge, dict(enumerate(judge.get_node_ids())), 0.0)
+    auditor = Auditor(exchange, AttackPool(0), results, share_images=False)
+    accuracy = evaluate_weights(records, released.weights)[CLEAN_ACCURACY]
+    results.row(task, metric=TEST_ACCURACY.name, reference="original", value=accuracy, n=records.num_test)
+    aside = f"{len(records.set_aside)} non-members, which are not tested"
+    how = f"learning rate {plan.learning_rate:g}, momentum {plan.momentum:g}, weight decay {plan.weight_decay:g}"
+    training = f"{plan.local_epochs} epochs of SGD in batches of {plan.batch_size}, {how}"
+    seen = [Seen(0, 0, records.num_train)]
+    has = "predictions of the tested records alone" if PREDICTIONS in request.paths else "weights"
+    card = auditor.card(task, MODEL, seen, accuracy, labels=KnownLabels.KNOWN, attacker_has=has)
+    try:
+        for at, attack in enumerate(released.attacks):
+            begin(repr(attack))
+            own = card.but(set_aside=aside, shadow_training=training) if attack.profile.trains_shadows else card
+            observed = Observed(task, released.weights, seen)
+            auditor.submit_groups(f"{SCENARIO}-{at:02d}", [(attack,)], MODEL, observed, own)
+            auditor.collect(wait=True)
+    except KeyboardInterrupt:
+        results.conclude(finished=False)
+        raise
+    return results.conclude()
+
+
+def attack_model(console: Terminal, request: Request, out: Path, *, as_json: bool = False) -> bool:
+    """Attack a final model, print the results, and with ``as_json`` a line of JSON. Returns whether all attacks failed.
+
+    ``ConfigError`` comes before any work.
+    """
+    released = prepare(request)
+    out.mkdir(parents=True, exist_ok=True)
+    records, page = released.records, out / "report.html"
+    members, others, aside = records.num_train, records.num_test, len(records.set_aside)
+    console.say(f"{members} members and {others} non-members are tested; {aside} non-members are set aside")
+    console.say("by chance, the AUC is 0.50 and the true positive rate (TPR) at 1 % false positives (FPR) is 1 %")
+    with watching(console) as begin:
+        rows = audit(released, out, begin)
+    failures = {row.attack: row.message for row in rows if row.is_attack and row.status == "failed"}
+    findings = [finding for summary in read_run(out).summaries for finding in summary.findings]
+    cells = [cell for finding in findings for cell in finding.cells]
+    numbers = (AREA.heading, RATE.heading, "shadow AUC")
+    console.print(table(["attack", "verdict"], numbers, map(_line, cells)))
+    if any(dagger(score.status) for cell in cells for score in cell.scores.values()):
+        console.say("  †: no AUC without a defence lies above chance, or fewer than 100 non-members were tested")
+    for caveat in (text for finding in findings for text in finding.all_caveats):
+        console.say(f"caveat: {caveat}")
+    for attack, why in failures.items():
+        errors.say(f"{attack} failed: {why}")
+    console.say(f"report: {page}")
+    if as_json:
+        about = {"directory": str(out), "page": str(page), "accuracy": findings[0].accuracy.to_json()}
+        told = [_to_json(cell) | {"failure": failures.get(cell.attack, "")} for cell in cells]
+        print_json({**about, "members": members, "nonmembers": others, "set_aside": aside, "attacks": told})
+    return all(cell.attack in failures for cell in cells)
+
+
+def _line(cell: Cell) -> list[str]:
+    """Of the table, as the report shows scores."""
+    shown = ("\n".join(filter(None, (str(of.text), *of.below))) for of in (AREA.of(cell), RATE.of(cell)))
+    return [cell.attack, _to_json(cell)["verdict"], *shown, two(cell.mean("shadow-auc"))]
+
+
+def _to_json(cell: Cell) -> dict[str, Any]:
+    """For programs, as `fedveil attack --help` describes it; the verdict is by the rule of a run's report."""
+    area, rate = (cell.scores.get(of) or Score(None) for of in (MEMBERSHIP.decides, MEMBERSHIP_TPR.of()))
+    verdict = "infers members" if cell.tells_members else "not shown to infer members"
+    return {
+        "attack": cell.attack, "verdict": verdict if area.mean is not None else "failed", "auc": area.mean, "low": area.low,
+        "high": area.high, "tpr": rate.mean, "tpr_low": rate.low, "tpr_high": rate.high,
+        "shadow_auc": cell.mean("shadow-auc"), "status": cell.status,
+    }  # fmt: skip

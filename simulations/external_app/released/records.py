@@ -1,0 +1,132 @@
+"""Records of which some trained a model, as pictures or as predictions, and the plan of the attack on that model."""
+
+import functools
+import hashlib
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from attacks.metrics.metric import LEAST_IMAGES
+from clients.data.files.decoding import full_scale
+from clients.data.files.picture_files import class_pictures, picture_part
+from clients.data.images import DataError, ImageData, ImageDataset
+from clients.external_app.plan import AppPlan
+from clients.task.auxiliary import Auxiliary
+from clients.task.batches import local_batch
+from clients.task.local_data import LocalData
+from clients.task.task import WholeModelPlan
+from clients.wire.texts import shortened
+from defenses.base import Batch
+from simulations.settings.errors import ConfigError, naming
+
+
+@dataclass(frozen=True)
+class ReleasedPlan(AppPlan):
+    """A plan of folders of ``members`` and, in ``data_dir``, non-members; without ``members``, of a table of predictions there."""
+
+    members: str = ""
+
+    def load_data(self) -> ImageDataset:
+        """Non-members in the place of training examples, of which the server's own are; members in that of test examples."""
+        return read_pictures(self.members, self.data_dir) if self.members else read_predictions(self.data_dir)[0]
+
+    def build_model(self) -> nn.Module:
+        """The model by its name, or the table."""
+        if self.members:
+            return WholeModelPlan.build_model(self)
+        logits = read_predictions(self.data_dir)[1]
+        return Table(len(logits), logits.shape[1], _weight=logits.clone())
+
+
+class Records(LocalData):
+    """Records under test: members as training examples, and as test examples the non-members that are not the server's own."""
+
+    def __init__(self, plan: ReleasedPlan) -> None:
+        data = plan.load_data()
+        self.set_aside = Auxiliary(plan).indices(data.train.strata())
+        tested = torch.from_numpy(np.setdiff1d(np.arange(len(data.train)), self.set_aside))
+        super().__init__(plan.at(plan.rounds + 1), 0, range(len(data.test)), tested)
+
+    def plain(self, positions: Tensor) -> Batch:
+        """Members at ``positions`` (n,)."""
+        return local_batch(self.dataset.test, self._train[positions], self.card.num_classes)
+
+    def test_plain(self, positions: Tensor) -> Batch:
+        """Tested non-members at ``positions`` (n,)."""
+        return local_batch(self.dataset.train, self._test[positions], self.card.num_classes)
+
+
+class Table(nn.Embedding):
+    """A model that is known by its predictions: maps numbers of records (B, 1, 1, 1) to their logits, the rows of a table."""
+
+    def forward(self, records: Tensor) -> Tensor:
+        """Logits (B, K)."""
+        return super().forward(records.flatten().long())
+
+
+@functools.lru_cache(maxsize=1)
+def read_pictures(members: str, nonmembers: str) -> ImageDataset:
+    """Members as test part, non-members as training part; copies of a picture within a folder are left out.
+
+    ``ConfigError`` for a folder without pictures or with several sizes of these, unequal classes, or an image in both.
+    """
+    of = {"--members": class_pictures(Path(members)), "--nonmembers": class_pictures(Path(nonmembers))}
+    names = tuple(of["--members"])
+    if odd := sorted({*names} ^ {*of["--nonmembers"]}):
+        raise ConfigError(f"--members and --nonmembers need folders of the same classes; {', '.join(odd)}: in one only")
+    # One scale for both: two would give members away by their brightness.
+    scale = full_scale(path for by_class in of.values() for paths in by_class.values() for path in paths)
+    known, parts = dict[bytes, Path](), list[ImageData]()
+    for option, by_class in of.items():
+        paths, own = [path for each in by_class.values() for path in each], dict[bytes, int]()
+        labels = np.repeat(np.arange(len(names)), [len(each) for each in by_class.values()])
+        with naming(option):
+            if not paths:
+                raise DataError("there are no pictures; expected a folder per class with pictures in it")
+            images = picture_part(paths, labels, scale).images(np.arange(len(paths)), 0, math.inf)[:]
+            for at, image in enumerate(images):
+                own.setdefault(hashlib.blake2b(image.numpy().tobytes()).digest(), at)
+            for same in own.keys() & known.keys():
+                raise DataError(f"{paths[own[same]]} is the same image as {known[same]}; a record is a member or not")
+        known |= {digest: paths[at] for digest, at in own.items()}
+        kept = list(own.values())
+        parts.append(ImageData(images[kept], torch.from_numpy(labels[kept])))
+    return ImageDataset(parts[1], parts[0], names, (0.0,), (1.0,), name="pictures")
+
+
+@functools.lru_cache(maxsize=1)
+def read_predictions(path: str) -> tuple[ImageDataset, Tensor]:
+    """Numbers of members as test part, of non-members as training part, and the logarithms of all probabilities, (N, K).
+
+    ``DataError`` names the line, what came and what is allowed.
+    """
+    header, *lines = Path(path).read_text(encoding="utf-8-sig").splitlines() or [""]
+    names = tuple(header.split(",")[2:])
+    if header.split(",")[:2] != ["member", "label"] or len(names) < 2:
+        raise DataError(
+            f"line 1 is {shortened(header)}; expected member,label and a name per class; see `fedveil attack --help`"
+        )
+    values = np.loadtxt(lines, delimiter=",", ndmin=2, comments=None) if lines else np.zeros((0, len(names) + 2))
+    if values.shape[1] != len(names) + 2:
+        raise DataError(f"line 2 has {values.shape[1]} values; expected {len(names) + 2}, as line 1 has")
+    member, label, shares = values[:, 0], values[:, 1], values[:, 2:]
+    for right, allowed in (
+        (np.isin(member, (0, 1)), "member 1 or 0"),
+        (np.isin(label, range(len(names))), f"label 0 to {len(names) - 1}"),
+        (((shares >= 0) & (shares <= 1)).all(1), "probabilities from 0 to 1, so no logits"),
+        (abs(shares.sum(1) - 1) <= 0.01, "probabilities that sum to 1 within 0.01"),
+    ):
+        if not right.all():
+            raise DataError(f"line {right.argmin() + 2} is {shortened(lines[right.argmin()])}; allowed: {allowed}")
+    parts = []
+    for what, rows in (("non-members", np.flatnonzero(member == 0)), ("members", np.flatnonzero(member == 1))):
+        if len(rows) < LEAST_IMAGES:
+            raise DataError(f"there are {len(rows)} {what}; needed: {LEAST_IMAGES} or more")
+        numbers, labels = torch.from_numpy(rows).int().view(-1, 1, 1, 1), torch.from_numpy(label[rows]).long()
+        parts.append(ImageData(numbers, labels))
+    logits = torch.from_numpy(shares).clamp(min=1e-30).log().float()  # 0 has none
+    return ImageDataset(parts[0], parts[1], names, (0.0,), (1.0,), name="predictions"), logits
