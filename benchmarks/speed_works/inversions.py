@@ -27,7 +27,6 @@ from peer_strength import Cell
 from torch import Tensor
 
 from attacks.gradient.presets import InvertingGradients
-from attacks.observations import ClientUpdate
 
 PUBLISHED, SHORT = 24_000, 8
 """Iterations of breaching's ``invertinggradients``, and of the run that shows what it takes to begin."""
@@ -37,12 +36,12 @@ def on(device: str, cell: str, batch: int) -> Cell:
     """Updates of so many images on a device, with the images behind them; the cell is as ``peer_strength.Cell`` has it."""
     logging.disable(logging.INFO)
     made = Cell(f"{cell}:{batch}", 0, UPDATES[cell] * batch, auxiliary=False, averages=False)
-    model, seen = copy.deepcopy(made.model).to(device), list[ClientUpdate]()
-    for one in made.seen:
-        assert one.labels is not None
+    model = copy.deepcopy(made.model).to(device)
+    for at, one in enumerate(made.seen):
         update = {name: value.to(device) for name, value in one.update.items()}
-        seen.append(replace(one, model=model, update=update, labels=one.labels.to(device)))
-    made.seen = seen
+        made.seen[at] = replace(
+            one, model=model, update=update, labels=None if one.labels is None else one.labels.to(device)
+        )
     return made
 
 
