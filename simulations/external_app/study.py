@@ -205,6 +205,8 @@ def audited(
     """
     audit = AuditSettings(model, **settings)  # refused without a folder, too
     limits = None if gate is None else GateLimits.read(gate)
+    if limits and limits.every.min_accuracy != FREE:
+        raise ConfigError("min-accuracy is in gate; leave it out: the audit of an app measures no accuracy")
     if not str(folder):
         return strategy
     if audit.workers:

@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 from attacks.scoring.intervals import exact_interval
+from simulations.report.studies.intervals import few_messages
 from simulations.report.studies.score import Score
 from simulations.report.text import count, percent, percentage
 
@@ -69,7 +70,7 @@ class Check:
 
 def worst(checks: list[Check]) -> Outcome:
     """The gate's outcome: it passes where every check does, and fails where one does."""
-    return min((check.outcome for check in checks), key=list(Outcome).index)
+    return min((check.outcome for check in checks), key=list(Outcome).index, default=Outcome.UNDECIDED)
 
 
 def most(
@@ -87,10 +88,12 @@ def most(
         certain: Where the limit is 0, whether what was found is more than chance gives.
         why: Why the measurement may not pass; "" where it may.
     """
-    mean, ends = score.mean or 0.0, score.within(percentage)
+    mean, (low, high) = score.mean or 0.0, score.ends or (0.0, 1.0)
+    ends = score.within(percentage)
     found = f"{percent(mean)} of {count(n, what)}" + (f" ({ends} %)" if ends else "")
     entry: dict[str, Any] = {"value": mean, "low": score.low, "high": score.high, "allowed": allowed}
-    low, high = score.ends or (0.0, 1.0)
+    if not low <= mean <= high:
+        return Check(limit, of, Outcome.UNDECIDED, f"{found}: its interval is not one of this share", **entry)
     if certain if allowed == 0 else low > allowed:
         return Check(limit, of, Outcome.FAILED, found, **entry)
     if why:
@@ -106,48 +109,55 @@ def least(limit: str, of: str, allowed: float, score: Score) -> Check:
     mean, ends = score.mean or 0.0, score.within(percentage)
     entry: dict[str, Any] = {"value": mean, "low": score.low, "high": score.high, "allowed": allowed}
     said = f"{percent(mean)} of {count(score.n, 'test image')}" + (f" ({ends} %)" if ends else "")
-    if score.ends is None or score.low is None or score.high is None:
-        return Check(limit, of, Outcome.UNDECIDED, f"{said}: no interval", **entry)
-    if score.high < allowed:
+    low, high = score.ends or (1.0, 0.0)
+    if score.status != "ok" or not low <= mean <= high:
+        return Check(limit, of, Outcome.UNDECIDED, f"{said}: no interval of all seeds", **entry)
+    if high < allowed:
         return Check(limit, of, Outcome.FAILED, said, **entry)
-    if score.low > allowed:
+    if low > allowed:
         return Check(limit, of, Outcome.PASSED, said, **entry)
-    further = more(score, score.n, lambda low, high: high < allowed or low > allowed)
+    # Several seeds test the same images, which are no more with more seeds.
+    further = (
+        more(score, score.n, lambda low, high: high < allowed or low > allowed) if len(score.by_seed) < 2 else None
+    )
     return Check(limit, of, Outcome.UNDECIDED, f"{said}: {enough(further, 'test image')}", **entry, more=further)
 
 
 def _below(allowed: float, mean: float, high: float) -> bool:
-    return high < allowed if allowed else mean == 0 and high <= NONE_FOUND
+    return high < allowed or allowed == 1 if allowed else mean == 0 and high <= NONE_FOUND
 
 
 def enough(further: int | None, what: str) -> str:
     """What would decide."""
     if further is None:
-        return f"no number of {what}s would decide if the share stays"
-    return f"not enough {what}s: {further:,} more would decide if the share stays"
+        return f"not enough {what}s, and no number of more is known that would decide"
+    return f"not enough {what}s: about {further:,} more would decide if the share stays"
 
 
 def more(score: Score, n: int, decides: Callable[[float, float], bool]) -> int | None:
     """How many more records than n would make an exact interval decide if they have the same share; None above ``MOST_MORE``.
 
-    Records that tell less than independent ones, such as images of one message, are taken to tell as much less in a larger number.
+    They come in messages of as many images as now, which depend on each other as much (``in_messages``). Of a share between 0 and 1
+    the number decides in about half of all cases, as the next share is not the same.
     """
-    share = score.mean or 0.0
+    share, messages = score.mean or 0.0, score.messages
     each = _told(share, *(score.ends or (0.0, 1.0))) / n if n else 1.0
+    step = n // messages if messages else 1
 
     def decided(records: int) -> bool:
-        estimate = exact_interval(share * records * each, records * each)
+        few = few_messages(records, messages * records / n) / few_messages(n, messages) if messages else 1.0
+        estimate = exact_interval(share * records * each * few, records * each * few)
         return decides(estimate.low, estimate.high)
 
-    few, many = n, max(2 * n, 2)
-    while not decided(many):
+    few, many = 0, max(n // step, 2)
+    while not decided(n + many * step):
         few, many = many, 2 * many
-        if many > MOST_MORE + n:
+        if many * step > MOST_MORE:
             return None
     while many - few > 1:
         middle = (few + many) // 2
-        few, many = (few, middle) if decided(middle) else (middle, many)
-    return many - n
+        few, many = (few, middle) if decided(n + middle * step) else (middle, many)
+    return many * step
 
 
 def _told(share: float, low: float, high: float) -> float:

@@ -1,16 +1,24 @@
 """All checks of a gate: each limit on what a study shows of a defence and of its messages."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import replace
 
+from attacks.metrics.guesses import MEMBERSHIP_TPR
+from attacks.metrics.metric import IMAGES
+from attacks.metrics.training import TEST_ACCURACY
+from attacks.scoring.intervals import exact_interval
 from simulations.compare.groups import Group
 from simulations.gate.check import Check, Outcome, least, most
 from simulations.gate.limits import FREE, GateLimits, Limits
+from simulations.report.analysis.budget import audit_warnings
 from simulations.report.analysis.finding import Finding
-from simulations.report.analysis.message import Message, Verdict
+from simulations.report.analysis.message import Message, Verdict, counts, judge
 from simulations.report.analysis.run import Summary
-from simulations.report.studies.cell import FOUND, SEEN
-from simulations.report.text import two
+from simulations.report.studies.cell import FOUND, SEEN, Cell
+from simulations.report.studies.rows import grouped
+from simulations.report.studies.score import PARTLY_FAILED, Score
+from simulations.report.text import numbered, two
 from simulations.settings.errors import ConfigError, require_known
 
 REAL = "real"
@@ -21,6 +29,9 @@ OF_IMAGES = {
 }
 """Limit -> its score, and the verdicts by which an image is found beyond chance."""
 LEVELS = {"example": "example-level", "client": "client-level"}
+LOST = ("failed", PARTLY_FAILED, "refused")
+"""Statuses of attacks that gave no score, or none for some seeds."""
+TPR = MEMBERSHIP_TPR.of()
 
 
 def checks_of(group: Group, limits: GateLimits, defense: str | None = None, kind: str = "") -> list[Check]:
@@ -41,23 +52,32 @@ def checks_of(group: Group, limits: GateLimits, defense: str | None = None, kind
     checks = list(_of_group(group))
     for summary, finding in chosen:
         of = " · ".join(filter(None, [*(summary.study.words if len(chosen) > 1 else ()), summary.name(finding)]))
-        messages = [one for one in finding.messages if not kind or one.title == kind or (kind == REAL and one.real)]
-        checks += _of_messages(finding, messages, limits, of)
+        checks += _of_messages(summary, finding, limits, kind, of)
         checks += _of_finding(finding, limits.every, of)
     return checks
 
 
 def require_messages(group: Group, limits: GateLimits, kind: str) -> None:
     """Raise ``ConfigError`` for a title that no message of the runs has, whatever the defence."""
-    titles = {one.title: None for of in group.run.summaries for finding in of.findings for one in finding.messages}
-    for title in [*limits.by_message, *({kind} - {"", REAL})]:
-        require_known("message", title, [*titles, REAL])
+    every = [one for of in group.run.summaries for finding in of.findings for one in _every_message(finding)]
+    titles = list(dict.fromkeys(one.title for one in every))
+    for title in limits.by_message:
+        require_known("message", title, titles)
+    if kind:
+        require_known("message", kind, [*titles, REAL])
+
+
+def _every_message(finding: Finding) -> list[Message]:
+    """The messages of a finding, and what other adversaries of the run saw."""
+    messages, study = list(finding.messages), finding.study
+    for words, cells in (("by an active server", study.active_cells), ("as sums over clients", study.aggregate_cells)):
+        mine = judge([cell for cell in cells if cell.defense == finding.defense and not cell.is_upper_bound])
+        messages += [replace(one, message=f"{one.message} {words}") for one in mine]
+    return messages
 
 
 def _chosen(summary: Summary, defense: str | None) -> Finding:
-    named = {summary.name(finding): finding for finding in summary.findings} | {
-        of.defense: of for of in summary.findings if of.defense
-    }
+    named = {summary.name(finding): finding for finding in summary.findings}
     if defense is None and len(summary.findings) == 1:
         return summary.findings[0]
     if defense is None:
@@ -74,35 +94,93 @@ def _of_group(group: Group) -> Iterator[Check]:
         yield Check("", group.name, Outcome.UNDECIDED, damage)
 
 
-def _of_messages(finding: Finding, messages: Sequence[Message], limits: GateLimits, of: str) -> Iterator[Check]:
-    for key in OF_IMAGES:
-        limited = [(one, limits.of(one.title).to_mapping()[key]) for one in messages]
-        limited = [(one, allowed) for one, allowed in limited if allowed != FREE]
-        if not messages and limits.every.to_mapping()[key] != FREE:
-            yield Check(key, of, Outcome.UNDECIDED, "no message was attacked")
-        for message, allowed in limited:
-            yield _of_message(key, message, allowed, of)
-    lost = {cell.attack: None for cell in finding.cells if not cell.has_result and cell.status == "failed"}
-    if lost and any(limits.of(one.title) != type(limits.of(one.title))() for one in messages):
-        yield Check("", of, Outcome.UNDECIDED, f"attacks gave no score: {'; '.join(lost)}")
+def _of_messages(summary: Summary, finding: Finding, limits: GateLimits, kind: str, of: str) -> Iterator[Check]:
+    def looked_at(of: Finding) -> dict[str, Message]:
+        every = _every_message(of)
+        return {one.title: one for one in every if not kind or one.title == kind or (kind == REAL and one.real)}
+
+    mine = looked_at(finding)
+    every = list(dict.fromkeys(title for of in summary.findings for title in looked_at(of)))
+    for title in every or [""]:
+        for key, allowed in limits.of(title).items():
+            named = f"{of}, {title}" if title else of
+            if title in mine:
+                yield _of_message(key, mine[title], allowed, named)
+            else:
+                why = "such messages were not attacked under it" if title else "no message was attacked"
+                yield Check(key, named, Outcome.UNDECIDED, why, allowed=allowed)
+    if any(map(limits.of, every)) or limits.every.max_tpr != FREE:
+        for why in _gaps(summary, finding, mine):
+            yield Check("", of, Outcome.UNDECIDED, why)
 
 
-def _of_message(key: str, message: Message, allowed: float, of: str) -> Check:
-    """One attack beyond the limit fails; to pass, those that passed their controls, or found anything, must be within it."""
-    metric, verdicts = OF_IMAGES[key]
-    title, certain = f"{of}, {message.title}" if message.title else of, message.verdict in verdicts
-    scores = [
-        cell.scores[metric] for cell in message.cells if metric in cell.scores and cell.scores[metric].mean is not None
+def _gaps(summary: Summary, finding: Finding, messages: dict[str, Message]) -> Iterator[str]:
+    """What was not measured, though attacks were to measure it or did without a defence."""
+    study, seen = finding.study, {one.message for one in messages.values()}
+    cells = [
+        cell
+        for cell in (*finding.cells, *study.active_cells, *study.aggregate_cells)
+        if cell.defense == finding.defense
     ]
-    if not scores:
+    lost = [
+        cell for cell in cells if cell.status in LOST or any(score.status in LOST for score in cell.scores.values())
+    ]
+    lost += [
+        cell
+        for cell in cells
+        if IMAGES.scored(cell.scores) and not {SEEN, FOUND} <= {*cell.scores} and cell.observation in seen
+    ]
+    if lost:
+        yield f"attacks gave no score, or not all of it: {'; '.join(dict.fromkeys(cell.attack for cell in lost))}"
+    if gone := sorted({*study.seeds} - {row.seed for row in study.rows if row.defense == finding.defense}):
+        yield f"no rows of {numbered('seed', gone)}"
+    for other in summary.findings:
+        for title, rounds in ((one.title, _rounds(one)) for one in _every_message(other)):
+            if title in messages and (fewer := sorted(rounds - _rounds(messages[title]))):
+                yield f"{title}: not attacked in {numbered('round', fewer)}, as under another defence"
+
+
+def _rounds(message: Message) -> set[int]:
+    return {cell.round for cell in message.cells}
+
+
+def _of_message(key: str, message: Message, allowed: float, title: str) -> Check:
+    """One attack beyond the limit fails. To pass, each that found anything is within, and one of each round passed its control."""
+    metric, verdicts = OF_IMAGES[key]
+    cells = [cell for cell in message.cells if metric in cell.scores and cell.scores[metric].mean is not None]
+    if not cells:
         return Check(key, title, Outcome.UNDECIDED, "no attack on images has a score", allowed=allowed)
-    telling = [score for score in scores if score.status == "ok" or score.mean] or scores
-    highest = max(scores, key=lambda score: (score.low or 0.0, score.mean or 0.0))
-    widest = max(telling, key=lambda score: 1.0 if score.high is None else score.high)
-    beyond = certain if allowed == 0 else (highest.low or 0.0) > allowed
-    why = "no attack passed its positive control on enough images" if message.verdict is Verdict.UNKNOWN else ""
-    score = highest if beyond else widest
+    rounds = grouped(message.cells, lambda cell: cell.round)
+    blind = [at for at, of in rounds.items() if not any(map(_validated, of))]
+    why = f"no attack on {numbered('round', blind)} passed its positive control on enough images" if blind else ""
+    scores = [_cautious(cell.scores[metric]) for cell in cells if _validated(cell) or cell.mean(*metric)]
+    certain, beyond = message.verdict in verdicts, max(scores, key=_low, default=None)
+    if beyond is not None and (certain if allowed == 0 else _low(beyond)[0] > allowed):
+        score = beyond
+    else:
+        score = max(scores or [_cautious(cell.scores[metric]) for cell in cells], key=_high)
     return most(key, title, allowed, score, "image", n=score.n, certain=certain, why=why)
+
+
+def _validated(cell: Cell) -> bool:
+    return FOUND in cell.scores and counts(cell.scores[FOUND])
+
+
+def _low(score: Score) -> tuple[float, float]:
+    return score.low or 0.0, score.mean or 0.0
+
+
+def _high(score: Score) -> float:
+    return 1.0 if score.high is None else score.high
+
+
+def _cautious(score: Score) -> Score:
+    """The score with an upper end for which failed trials tell nothing, and images that no client scored are found."""
+    hits, unscored = (score.mean or 0.0) * score.n, score.attacked - score.n
+    hits, n = hits + unscored, score.n - score.failures + unscored
+    if not unscored and not score.failures:
+        return score
+    return replace(score, high=max(_high(score), exact_interval(hits, n).high) if n > hits else 1.0)
 
 
 def _of_finding(finding: Finding, limits: Limits, of: str) -> Iterator[Check]:
@@ -111,43 +189,94 @@ def _of_finding(finding: Finding, limits: Limits, of: str) -> Iterator[Check]:
     if limits.max_epsilon != FREE:
         yield _epsilon(finding, limits, of)
     if limits.min_accuracy != FREE:
-        score = finding.accuracy.deployed
-        nothing = Check("min-accuracy", of, Outcome.UNDECIDED, "no accuracy was measured", allowed=limits.min_accuracy)
-        yield least("min-accuracy", of, limits.min_accuracy, score) if score else nothing
+        yield _accuracy(finding, limits.min_accuracy, of)
+
+
+def _accuracy(finding: Finding, allowed: float, of: str) -> Check:
+    accuracy, study = finding.accuracy, finding.study
+    tested = [row.round for row in study.rows if row.metric == TEST_ACCURACY.name and not row.final]
+    if accuracy.deployed is None or accuracy.round != max(tested, default=None):
+        return Check(
+            "min-accuracy", of, Outcome.UNDECIDED, "no accuracy of the last round was measured", allowed=allowed
+        )
+    check = least("min-accuracy", of, allowed, accuracy.deployed)
+    return replace(check, said=", ".join(filter(None, (check.said, accuracy.note))))
 
 
 def _membership(finding: Finding, allowed: float, of: str) -> Check:
-    from attacks.metrics.guesses import MEMBERSHIP_TPR
-
-    cell = finding.membership_rate
-    if cell is None:
+    """Of all attacks on membership: the highest lower end fails, the highest upper end passes."""
+    study = finding.study
+    cells = [
+        cell
+        for cell in (*finding.cells, *study.active_cells)
+        if cell.defense == finding.defense and cell.mean(*TPR) is not None
+    ]
+    if not cells:
         return Check("max-tpr", of, Outcome.UNDECIDED, "no attack on membership has a score", allowed=allowed)
-    score = cell.scores[MEMBERSHIP_TPR.of()]
-    why = "" if score.status == "ok" else f"the measurement is {score.status.replace('-', ' ')}"
-    n, certain = cell.members or score.n, MEMBERSHIP_TPR.of() in cell.leaking
-    return most("max-tpr", of, allowed, score, "member", n=n, certain=certain, why=why)
+    lowest, highest = (max(cells, key=lambda cell: key(cell.scores[TPR])) for key in (_low, _high))
+    cell = lowest if _low(lowest.scores[TPR])[0] > allowed else highest
+    states = dict.fromkeys(
+        cell.scores[TPR].status.replace("-", " ") for cell in cells if cell.scores[TPR].status != "ok"
+    )
+    why = (
+        f"measurements are {', '.join(states)}"
+        if states
+        else ""
+        if cell.members
+        else "the rows do not say of how many members"
+    )
+    certain = any(TPR in one.leaking for one in cells)
+    return most(
+        "max-tpr",
+        of,
+        allowed,
+        cell.scores[TPR],
+        "member",
+        n=cell.members or cell.scores[TPR].n,
+        certain=certain,
+        why=why,
+    )
 
 
 def _epsilon(finding: Finding, limits: Limits, of: str) -> Check:
     """An epsilon follows from its terms and has no interval; an audit's lower bound above it, or above the limit, counts."""
     budget, allowed = finding.budget, limits.max_epsilon
     spent = None if budget is None else budget.spent if budget.all_cuts is None else budget.all_cuts
-    shown = max(budget.shown.plain, 0.0) if budget and budget.shown else 0.0
+    audit = budget.shown if budget else None
+    shown = audit.plain if audit and (audit.seeds == 1 or audit.corrected >= audit.confidence) else 0.0
 
-    def check(outcome: Outcome, said: str) -> Check:
-        return Check("max-epsilon", of, outcome, said, spent, shown or None, spent, allowed)
+    def check(outcome: Outcome, *said: str) -> Check:
+        return Check("max-epsilon", of, outcome, ", ".join(filter(None, said)), spent, shown or None, spent, allowed)
 
     if budget is None or spent is None:
-        return check(
-            Outcome.FAILED if shown > allowed else Outcome.UNDECIDED, "no epsilon follows from what the clients did"
+        none = "no epsilon follows from what the clients did"
+        return (
+            check(Outcome.FAILED, none, f"canaries show at least {two(shown)}")
+            if shown > allowed
+            else check(Outcome.UNDECIDED, none)
         )
-    said = ", ".join(filter(None, (f"epsilon {two(spent)}", budget.level, budget.neighbours)))
+    delta = budget.terms.get("delta")
+    said = f"epsilon {two(spent)}", f"delta {delta:g}" if delta is not None else "", budget.level, budget.neighbours
     if shown > allowed:
-        return check(Outcome.FAILED, f"{said}; canaries show at least {two(shown)}")
-    if shown > spent:
-        return check(Outcome.UNDECIDED, f"{said}, which canaries refute: at least {two(shown)}")
-    if not math.isfinite(spent) or spent > allowed:
-        return check(Outcome.FAILED, said)
-    if limits.level and budget.level != LEVELS[limits.level]:
-        return check(Outcome.UNDECIDED, f"{said}; the limit is of a {LEVELS[limits.level]} epsilon")
-    return check(Outcome.PASSED, said)
+        return check(Outcome.FAILED, *said, f"canaries show at least {two(shown)}")
+    asked = LEVELS.get(limits.level, budget.level)
+    doubts = [*audit_warnings(finding.study, finding.defense), *_unknown_epsilon(finding)]
+    doubts += [f"the limit is {asked}"] if budget.level != asked else []
+    if doubts:
+        return check(Outcome.UNDECIDED, *said, *doubts)
+    return check(Outcome.PASSED if math.isfinite(spent) and spent <= allowed else Outcome.FAILED, *said)
+
+
+def _unknown_epsilon(finding: Finding) -> Iterator[str]:
+    """Rounds of a seed whose epsilon is not known: it only grows, so that an earlier one says too little."""
+    study, defense = finding.study, finding.defense
+    rows, tested = (
+        study.utility.get((defense, *key), ()) for key in (("epsilon", ""), (TEST_ACCURACY.name, "original"))
+    )
+    if any(
+        row.status in LOST or row.value is None or not math.isfinite(row.value) for row in rows if row.value != math.inf
+    ):
+        yield "the epsilon of a round is missing"
+    for seed, of in grouped([row for row in tested if not row.final], lambda row: row.seed).items():
+        if max(row.round for row in of) > max((row.round for row in rows if row.seed == seed), default=0):
+            yield f"no epsilon of the last round of seed {seed}"

@@ -1,5 +1,6 @@
 """``fedveil gate DIR ...``."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -8,7 +9,7 @@ import typer
 from simulations.console.command_line import fail, read_toml
 from simulations.console.results import AsJson, print_json, terminal_for
 from simulations.console.terminal import Terminal
-from simulations.gate.limits import TABLE, GateLimits
+from simulations.gate.limits import BY_MESSAGE, TABLE, GateLimits
 from simulations.settings.errors import ConfigError
 
 console = Terminal(highlight=False)
@@ -48,7 +49,7 @@ def gate(
     min_accuracy: Annotated[float | None, typer.Option(metavar="SHARE", help="Least test accuracy.")] = None,
     limits: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="TOML file whose table \\[gate] has these limits; options come before it."),
+        typer.Option(metavar="FILE", help="TOML file with these limits in its table gate; options come before it."),
     ] = None,
     junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the checks as JUnit XML.")] = None,
     as_json: AsJson = False,
@@ -68,11 +69,13 @@ def gate(
         "max-recognisable": max_recognisable, "max-identifiable": max_identifiable, "max-tpr": max_tpr,
         "max-epsilon": max_epsilon, "level": level, "min-accuracy": min_accuracy,
     }  # fmt: skip
+    chosen = {key: value for key, value in given.items() if value is not None}
     try:
-        values = _table(limits) | {key: value for key, value in given.items() if value is not None}
-        wanted = GateLimits.read(values)
-        if junit is not None and (junit.is_dir() or not junit.parent.is_dir()):
-            raise ConfigError(f"--junit is {junit}; expected a file in a folder that is there")
+        wanted = GateLimits.read(_laid_over(_table(limits), chosen))
+        if junit is not None:
+            if not junit.parent.is_dir():
+                raise ConfigError(f"--junit is {junit}; expected a file in a folder that is there")
+            junit.unlink(missing_ok=True)  # an earlier gate's must not stand for one that ends in an error
         from simulations.compare.groups import grouped
         from simulations.gate.check import EXIT, worst
         from simulations.gate.checks import checks_of, require_messages
@@ -81,9 +84,8 @@ def gate(
 
         groups = grouped(runs)
         if len(groups) > 1:
-            raise ConfigError(
-                f"the runs differ in more than their seed: {', '.join(group.name for group in groups)}; gate each by itself"
-            )
+            names = ", ".join(group.name for group in groups)
+            raise ConfigError(f"the runs differ in more than their seed: {names}; gate each by itself")
         require_messages(groups[0], wanted, message)
         checks = checks_of(groups[0], wanted, defense, message)
         if junit is not None:
@@ -91,7 +93,7 @@ def gate(
     except ConfigError as error:
         fail(str(error))
     except OSError as error:
-        fail(f"--junit: cannot write {junit}: {error.strerror}")
+        fail(f"{error.filename or junit}: {error.strerror}")
     outcome = worst(checks)
     shown = terminal_for(console, quiet=as_json)
     for check in checks:
@@ -100,6 +102,16 @@ def gate(
     if as_json:
         print_json({"gate": outcome.value, "exit": EXIT[outcome], "checks": [check.to_json() for check in checks]})
     raise typer.Exit(EXIT[outcome])
+
+
+def _laid_over(table: Mapping[str, Any], chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """A file's limits under the options' ones, which hold for single messages, too."""
+    of = table.get(BY_MESSAGE)
+    own = {} if not isinstance(of, Mapping) else {
+        title: {key: value for key, value in limits.items() if key not in chosen} if isinstance(limits, Mapping) else limits
+        for title, limits in of.items()
+    }  # fmt: skip
+    return {**table, **({BY_MESSAGE: own} if own else {}), **chosen}
 
 
 def _table(path: Path | None) -> dict[str, Any]:

@@ -77,12 +77,16 @@ class GateLimits:
             )
         return limits
 
-    def of(self, title: str) -> ImageLimits:
-        """The limits on the images of a message."""
-        return self.by_message.get(title, self.every)
+    def of(self, title: str) -> Mapping[str, float]:
+        """Key -> the limit on the images of a message, its own or that of all; those that are set."""
+        every, own = (of.to_mapping() if of else {} for of in (self.every, self.by_message.get(title)))
+        limits = {key: own[key] if own.get(key, FREE) != FREE else every[key] for key in fields_of(ImageLimits)}
+        return {key: limit for key, limit in limits.items() if limit != FREE}
 
 
 def _read(kind: type[Any], values: Mapping[str, Any]) -> Any:
-    for key in values:
+    for key, value in values.items():
         require_known("limit", key, fields_of(kind))
+        if value == FREE:
+            raise ConfigError(f"{key} is {value}; allowed: a number from 0, or no entry for no limit")
     return kind(**values)

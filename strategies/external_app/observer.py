@@ -91,6 +91,8 @@ class AppAudit:
         self._running: _Running | None = None
         self._round: _Round | None = None
         self._checked = False
+        self._stopped: Sequence[str] = ()
+        self._late: Sequence[str] = ()
 
     def before(self, server_round: int, messages: Sequence[Message], grid: Grid) -> None:
         """Remember the sent weights of an attacked round, and request the metadata of new nodes.
@@ -100,10 +102,12 @@ class AppAudit:
                 limit is broken.
         """
         self._round = None
-        if self._running is not None:
-            self._running.auditor.collect(wait=self._gate is not None)
-        if self._gate and (broken := self.record.held(self._gate)):
-            raise AuditError(broken, f"the gate stopped the federation before round {server_round}")
+        if self._gate:
+            self._stopped = self._broken(self._gate)
+            if self._stopped:
+                raise AuditError(self._stopped, f"the gate stopped the federation before round {server_round}")
+        elif self._running is not None:
+            self._running.auditor.collect()
         if not messages or server_round not in self.settings.rounds:
             return
         self._own.clear()
@@ -129,6 +133,15 @@ class AppAudit:
             raise AuditError(missing) if first else UnusableReplyError("; ".join(missing))
         weights = sent[messages[0].metadata.dst_node_id]
         self._round = _Round(grid, requests, sent, {name: weights[name] for name in self._names}, left_out)
+
+    def _broken(self, gate: Gate) -> Sequence[str]:
+        """The limits that are broken when all attacks on earlier rounds have ended; that nobody can say so is one, too."""
+        try:
+            if self._running is not None:
+                self._running.auditor.collect(wait=True)
+            return self.record.held(gate)
+        except Exception as error:  # else the federation would go on without its limits
+            return [f"the gate cannot decide: {type(error).__name__}: {error}"]
 
     def after(self, server_round: int, replies: Sequence[Message]) -> None:
         """Asks the nodes that answered an attacked round what their trainings did, requests probes, and begins the attacks."""
@@ -225,12 +238,18 @@ class AppAudit:
                         jobs,
                     )
                 self._running.auditor.collect(wait=True)
+            if self._gate and not self._stopped:
+                self._late = self._broken(self._gate)
+                for reason in self._late:
+                    self.record.note(max(self.settings.rounds), reason)
         finally:
             self._pool.close()
             self.record.finish()
 
     def require_attacked(self) -> None:
-        """Raise ``AuditError`` where no attack has a score, unless the run is to go on without."""
+        """Raise ``AuditError`` where a limit is broken at the end, or no attack has a score, unless the run is to go on without."""
+        if self._late and not self.settings.go_on:
+            raise AuditError(self._late, "limits of the gate are broken after the last round")
         if not (self.settings.go_on or self.record.attacked):
             raise AuditError(self.record.failures, "the audit attacked nothing")
 

@@ -109,14 +109,14 @@ class Message:
             for word, of in ((Verdict.RECOGNISABLE, SEEN), (Verdict.IDENTIFIABLE, FOUND)):
                 if self.tried * cell.chances.get(of, 1.0) <= LEVEL:
                     return word
-            return Verdict.NOTHING if _counts(cell.scores[FOUND]) else Verdict.UNKNOWN
+            return Verdict.NOTHING if counts(cell.scores[FOUND]) else Verdict.UNKNOWN
         other = next((key for key in (CELLS.decides, ATTRIBUTES.decides) if key in cell.scores), None)
         if other is None:
             return Verdict.UNKNOWN
         score, null = cell.scores[other], cell.null(other) or 0.0
         if other in cell.leaking and score.attacked >= LEAST_IMAGES:
             return Verdict.INFERRED
-        return Verdict.NOTHING if _counts(score) and (score.mean or 0.0) <= null else Verdict.UNKNOWN
+        return Verdict.NOTHING if counts(score) and (score.mean or 0.0) <= null else Verdict.UNKNOWN
 
     @cached_property
     def cell(self) -> Cell:
@@ -251,6 +251,6 @@ def judge(cells: Sequence[Cell]) -> list[Message]:
     return sorted((Message(*key, tuple(of)) for key, of in groups.items()), key=lambda message: message.order)
 
 
-def _counts(score: Score) -> bool:
+def counts(score: Score) -> bool:
     """Whether the attack's failure says anything: its control passed, on enough images."""
     return score.status == "ok" and score.attacked - score.failures >= LEAST_IMAGES

@@ -72,10 +72,15 @@ def in_messages(counts: Sequence[Count]) -> tuple[float, float | None, float | N
         return share, None, None
     expected = images * share * (1 - share)
     design = max(1.0, _between(counts, share) * images**2 / expected) if expected else 1.0
-    few = (_quantile(images - 1) / _quantile(len(counts) - 1)) ** 2
+    few = few_messages(images, len(counts))
     k, n = hits / design * few, images / design * few
     low = float(betaincinv(k, n - k + 1, 0.025)) if hits else 0.0
     return share, low, float(betaincinv(k + 1, n - k, 0.975)) if hits < images else 1.0
+
+
+def few_messages(images: float, messages: float) -> float:
+    """(t(N - 1) / t(k - 1))^2, the factor of ``in_messages`` for N images in k messages, two or more."""
+    return (_quantile(images - 1) / _quantile(messages - 1)) ** 2
 
 
 def paired(messages: Sequence[tuple[int, int, int]]) -> Change:
@@ -153,7 +158,7 @@ def _by_student(change: float, variance: float, messages: int) -> Change:
     return Change(change, max(change - half, -1.0), min(change + half, 1.0), p)
 
 
-def _quantile(freedom: int) -> float:
+def _quantile(freedom: float) -> float:
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, 0.975))

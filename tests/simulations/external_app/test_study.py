@@ -70,6 +70,11 @@ def test_a_gate_stops_before_the_next_round_and_says_so_in_a_row(tmp_path: Path)
         assert (out / "report.html").is_file()
     for name, gate in (("undecided", {"max-recognisable": 0.7}), ("unspent", {"max-epsilon": 4.0})):
         start(watched(tmp_path / name, gate=gate), claims, rounds=2)
+    with pytest.raises(AuditError, match="limits of the gate are broken after the last round"):
+        start(watched(tmp_path / "last", gate={"max-recognisable": 0.4}), silent, rounds=1)
+    assert [row["round"] for row in read_lines(tmp_path / "last" / "rows.jsonl") if row["metric"] == "audit"] == [1]
+    with pytest.raises(ConfigError, match="min-accuracy is in gate"):
+        watched(tmp_path / "wrong", gate={"min-accuracy": 0.5})
     with pytest.raises(ConfigError, match="max-recognisable is 2"):
         watched(tmp_path / "wrong", gate={"max-recognisable": 2})
 

@@ -10,6 +10,9 @@ from xml.etree import ElementTree
 import pytest
 from scipy.stats import binomtest
 
+from simulations.gate.check import most
+from simulations.report.studies.intervals import in_messages
+from simulations.report.studies.score import Score
 from simulations.run_folder.rows import Row
 from strategies.audit.threat_card import ThreatCard
 from tests.simulations.commands import fedveil, refused
@@ -114,6 +117,60 @@ def test_what_is_not_validated_or_not_measured_never_passes(tmp_path: Path) -> N
     assert gate(mine, "--max-recognisable", 0.05)[0] == 5
 
 
+def test_what_looks_measured_and_is_not_never_passes(tmp_path: Path) -> None:
+    """Each had passed in a review of the first gate."""
+    ok, known = attacked("", 40, 40), {"defense": "D()", "card": CARD}
+    update = ThreatCard(observation="training update", images=16, local_steps=4)
+    failing = attacked("D()", 0, 0, 100)
+    failing = [failing[0], *(replace(one, failures=84) for one in failing[1:])]
+    server = replace(CARD, server="active")
+    sixteen = [replace(one, card=one.card.but(**update.to_json())) for one in attacked("", 40, 40)]
+    for name, rows in {
+        "control failed, images identified": [attacked("", 0, 0), attacked("D()", 30, 0, 480)],
+        "no undefended run": [attacked("D()", 30, 0, 480)],
+        "few images, all identified": [ok, attacked("D()", 8, 0, 8)],
+        "message attacked without it alone": [ok, sixteen, attacked("D()", 0, 0, 480)],
+        "round attacked without it alone": [ok, [replace(one, round=3) for one in ok], attacked("D()", 0, 0, 480)],
+        "trials failed": [ok, failing],
+        "score of an attack lost": [ok, attacked("D()", 0, 0, 480), attacked("D()", 400, 0, 480, "B()")[:2]],
+        "attack refused": [ok, attacked("D()", 0, 0, 480), [replace(scored(None, attack="B()", **known), status="refused")]],
+        "active server": [
+            ok, attacked("D()", 0, 0, 480), [replace(one, card=one.card.but(**server.to_json())) for one in attacked("D()", 0, 0)],
+        ],
+    }.items():  # fmt: skip
+        code, checks = gate(a_run(tmp_path / name, *rows), "--max-recognisable", 0.05)
+        assert code == 5, (name, checks)
+    assert gate(a_run(tmp_path / "good", ok, attacked("D()", 0, 0, 480)), "--max-recognisable", 0.05)[0] == 0
+    named, file = tmp_path / "message attacked without it alone", tmp_path / "limits.toml"
+    file.write_text('[gate.message."training update, 4 steps on 16 images"]\nmax-recognisable = 0.0\n')
+    code, (check,) = gate(named, "--limits", file, "--junit", tmp_path / "gate.xml")
+    assert (code, check["said"]) == (5, "such messages were not attacked under it")
+    assert ElementTree.parse(tmp_path / "gate.xml").getroot().get("errors") == "1"
+    file.write_text("[gate.message.real]\nmax-recognisable = 0.0\n")
+    assert "unknown message 'real'" in refused("gate", named, "--defense", "D()", "--limits", file)
+
+
+def test_images_of_a_message_are_counted_in_messages() -> None:
+    """None of 32 images in 2 messages: by ``in_messages`` itself."""
+    few = Score(0.0, *in_messages([(0, 16)] * 2)[1:], n=32, messages=2)
+    check = most("max-recognisable", "", 0.1, few, "image", n=32, certain=False)
+    least = next(k for k in range(2, 99) if (in_messages([(0, 16)] * k)[2] or 1.0) < 0.1)
+    assert check.more == 16 * (least - 2)
+
+
+def test_an_epsilon_that_is_not_known_of_every_round_never_passes(tmp_path: Path) -> None:
+    name = "DPSGD(target_epsilon=8.0)"
+    known, lost = training_rows(name), {"value": None, "status": "failed"}
+    for at, (case, rows) in enumerate({
+        "missing": [one for one in known if (one["metric"], one["round"]) != ("epsilon", 3)],
+        "failed": [one | (lost if (one["metric"], one["round"]) == ("epsilon", 3) else {}) for one in known],
+        "accuracy": [one for one in known if (one["metric"], one["round"]) != ("test-accuracy", 3)],
+    }.items()):  # fmt: skip
+        folder = write_run(tmp_path / case, [*training_rows(""), *rows], CONFIG | {"pipelines": ["", name]})
+        limit = ("--max-epsilon", 8) if at < 2 else ("--min-accuracy", 0.1)
+        assert fedveil("gate", folder, "--defense", name, *limit)[0] == 5, case
+
+
 def test_every_attack_must_stay_below_and_one_above_fails(tmp_path: Path) -> None:
     both = [attacked("", 40, 40), attacked("", 40, 40, attack="B()")]
     folder = a_run(tmp_path / "a", *both, attacked("D()", 0, 0, 480), attacked("D()", 0, 0, 20, attack="B()"))
@@ -139,7 +196,7 @@ def test_epsilon_and_accuracy(tmp_path: Path) -> None:
         (("--min-accuracy", 0.87), 5), (("--max-epsilon", 8.0, "--min-accuracy", 0.92), 1), (("--max-recognisable", 0), 5),
     ):  # fmt: skip
         assert outcome(*words)[0] == code, words
-    assert "epsilon 8.00, example-level" in outcome("--max-epsilon", 7.9)[1]
+    assert "epsilon 8.00, delta 1e-05, example-level" in outcome("--max-epsilon", 7.9)[1]
     assert "more would decide" in outcome("--min-accuracy", 0.87)[1]
 
 
@@ -159,8 +216,13 @@ def test_limits_of_a_file_are_those_of_messages_too_and_options_come_before_them
     )
     code, checks = gate(folder, "--limits", file)
     assert [(check["limit"], check["allowed"], check["outcome"]) for check in checks] == [
-        ("max-recognisable", 1.0, "undecided"), ("max-identifiable", 0.1, "failed"),
+        ("max-recognisable", 1.0, "passed"), ("max-identifiable", 0.1, "failed"),
     ]  # fmt: skip
+    assert [check["allowed"] for check in gate(folder, "--limits", file, "--max-recognisable", 0.5)[1]] == [0.5, 0.1]
+    file.write_text(f'[gate]\nmax-recognisable = 0.05\n[gate.message."{SHOWN}"]\nmax-identifiable = 0.1\n')
+    assert [check["allowed"] for check in gate(folder, "--limits", file)[1]] == [0.05, 0.1], (
+        "what it lacks is that of all"
+    )
     file.write_text("[gate]\nmax-recognisable = 0.05\nmin-accuracy = 0.5\n")
     _, checks = gate(folder, "--limits", file, "--max-recognisable", 0.9)
     assert [check["allowed"] for check in checks] == [0.9, 0.5]
