@@ -18,7 +18,7 @@ from simulations.report.analysis.caveats import (
     membership_caveats,
     message_caveats,
 )
-from simulations.report.analysis.message import Message, Place, Verdict, judge
+from simulations.report.analysis.message import Message, Place, Verdict, judge, worst
 from simulations.report.analysis.paired import differences
 from simulations.report.analysis.windows import WindowCounts, window_counts
 from simulations.report.studies.cell import FOUND, SEEN, Cell
@@ -82,7 +82,7 @@ class Finding:
     @property
     def worst(self) -> Message | None:
         """The messages with the worst verdict; of equals the first."""
-        return min(self.messages, key=lambda message: list(Verdict).index(message.verdict), default=None)
+        return worst(self.messages)
 
     @property
     def strongest(self) -> Cell | None:
