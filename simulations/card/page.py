@@ -32,7 +32,7 @@ from simulations.settings.errors import ConfigError
 
 KNOWLEDGE = ("labels", "learning_rate", "auxiliary_data", "mode", "batch_norm_statistics", "randomness")
 """Facts of threat cards that say what an attacker knew."""
-EFFORT = ("iterations", "restarts", "training_iterations", "attacked")
+EFFORT = ("iterations", "restarts", "training_iterations")
 
 
 @dataclass(frozen=True)
@@ -57,13 +57,13 @@ class Facts(Summary):
     def tried(self, differing: Sequence[str]) -> Iterator[dict[str, Any]]:
         """Each attack: its messages, the defences that it is made against, effort, and knowledge in ``differing`` facts."""
         names, known = text.short_names(self.study.pipelines), {of.defense: of.known for of in self.findings}
-        for attack, cells in grouped(self.cells, lambda cell: cell.attack).items():
+        for attack, cells in grouped((one for one in self.cells if one.has_result), lambda cell: cell.attack).items():
             on = grouped(cells, lambda cell: cell.observation).items()
             facts = [*(key for key in KNOWLEDGE if key in differing), *EFFORT]
             values = {key.replace("_", " "): _each(cell.fact(key) for cell in cells) for key in facts}
             yield {
                 "attack": attack,
-                "on": [(what, _each(str(cell.rung) for cell in of)) for what, of in on],
+                "on": [(what, _each(map(str, sorted({cell.rung for cell in of})))) for what, of in on],
                 "against": _each(names[cell.defense] for cell in cells if is_adaptive(cell, known[cell.defense])),
                 "facts": "; ".join(f"{key}: {value}" for key, value in values.items() if value),
                 "passed": sum(cell.status == "ok" for cell in cells),
