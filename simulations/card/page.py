@@ -30,7 +30,7 @@ from simulations.run_folder.run_config import command_of
 from simulations.runtime.findings import costs
 from simulations.settings.errors import ConfigError
 
-KNOWLEDGE = ("labels", "learning_rate", "auxiliary_data", "mode", "batch_norm_statistics", "randomness")
+KNOWLEDGE = ("labels", "learning_rate", "auxiliary_data", "batch_norm_statistics")
 """Facts of threat cards that say what an attacker knew."""
 EFFORT = ("iterations", "restarts", "training_iterations")
 

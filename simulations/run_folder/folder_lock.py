@@ -45,10 +45,6 @@ def require_rows(folder: Path, key: str) -> None:
         raise ConfigError(f"{key}: {rows} may not be read")
 
 
-HEAD = 2000
-"""Bytes at the beginning of a file within which the mark of a command stands."""
-
-
 def require_ours(file: Path, key: str, mark: str, what: str) -> None:
     """Raise ``ConfigError`` if a command would replace a file that does not begin with its ``mark``; ``what`` such files are."""
     if not is_there(file, key):
@@ -56,7 +52,7 @@ def require_ours(file: Path, key: str, mark: str, what: str) -> None:
     if not file.is_file():
         raise ConfigError(f"{key}: {file} is no file; name another")
     with file.open("rb") as content:
-        if mark.encode() not in content.read(HEAD):
+        if mark.encode() not in content.read(2000):
             raise ConfigError(f"{key}: {file} exists and is no {what} by fedveil; name another file, or delete it")
 
 
