@@ -153,6 +153,7 @@ def test_an_unfinished_and_damaged_run_says_so(tmp_path: Path) -> None:
     assert (code, "warning: " in told) == (0, True)
     text = (folder / "card.md").read_text()
     assert "run stopped after round 1 of 3" in text
+    assert "no file" not in text  # reasons may name data
     assert "of rows.jsonl is damaged and left out" in text
     assert str(tmp_path) not in text
     (folder / "rows.jsonl").write_text("{broken\n")
