@@ -29,6 +29,7 @@ from simulations.report.studies.rows import grouped
 from simulations.run_folder.run_config import command_of
 from simulations.runtime.findings import costs
 from simulations.settings.errors import ConfigError
+from strategies.outsourced.observations import MODEL
 
 KNOWLEDGE = ("labels", "learning_rate", "auxiliary_data", "batch_norm_statistics")
 """Facts of threat cards that say what an attacker knew."""
@@ -113,7 +114,7 @@ def card_of(folder: Path, defense: str) -> tuple[str, str]:
         "abouts": {name: of.about for name, of in scenarios().items()}, "glossary": GLOSSARY, "knowledge": KNOWLEDGE,
         "members": (MEMBERSHIP.decides, MEMBERSHIP_TPR.of()), "labels": LABELS.decides, "most_epsilon": MOST_EPSILON,
         "cards": Cards, "costs": costs, "exp": math.exp, "failures": failures, "not_run": not_run, "sentence": sentence,
-        "worst": worst,
+        "worst": worst, "model_title": MODEL.title,
     }  # fmt: skip
     return render(context), run.damage
 

@@ -124,7 +124,7 @@ def test_the_first_section_says_what_follows_in_words(tmp_path: Path) -> None:
         for one in [*training_rows(""), *attack_rows("")]
     ]
     _, real = parts(card_of(write_run(tmp_path / "b", updates)))
-    assert "the server can see what training images show" in real
+    assert "the server can see what the clients' images show" in real
     assert "found no image" not in real
 
 
