@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from simulations.experiment.experiment import scenarios
 from simulations.report import text
 from simulations.report.analysis.caveats import is_adaptive
 from simulations.report.analysis.failures import failures, not_run
+from simulations.report.analysis.finding import KNOWN_LABELS, Finding, strongest
 from simulations.report.analysis.message import worst
 from simulations.report.analysis.run import Summary, read_run
 from simulations.report.analysis.sentences import MOST_EPSILON, sentence
@@ -25,6 +27,7 @@ from simulations.report.columns import Cards
 from simulations.report.page.page import GLOSSARY, progress
 from simulations.report.sections.external_app import Told
 from simulations.report.studies.cell import Cell
+from simulations.report.studies.messages import stand_ins
 from simulations.report.studies.rows import grouped
 from simulations.run_folder.run_config import command_of
 from simulations.runtime.findings import costs
@@ -66,10 +69,15 @@ class Facts(Summary):
                 "attack": attack,
                 "on": [(what, _each(map(str, sorted({cell.rung for cell in of})))) for what, of in on],
                 "against": _each(names[cell.defense] for cell in cells if is_adaptive(cell, known[cell.defense])),
-                "facts": "; ".join(f"{key}: {value}" for key, value in values.items() if value),
+                "facts": "; ".join(f"{key}: {value}" for key, value in values.items() if value not in ("", "none")),
                 "passed": sum(cell.status == "ok" for cell in cells),
                 "cells": len(cells),
             }
+
+    def labels(self, of: Finding, real: bool) -> Cell | None:
+        """What recovered most labels of messages that clients send unasked where these are ``real``, else of requests."""
+        able = [cell for cell in of.cells if (cell.observation not in stand_ins()) is real]
+        return strongest([cell for cell in able if cell.card.labels not in KNOWN_LABELS], LABELS.decides)
 
     @property
     def unknown(self) -> list[str]:
@@ -107,7 +115,9 @@ def card_of(folder: Path, defense: str) -> tuple[str, str]:
     )
     state = {**state, "failed": "the log says why"} if state.get("failed") else state
     seeds = ",".join(map(str, sorted({seed for one in studies for seed in one.study.seeds})))
+    files = [file for name in ("rows.jsonl", "config.json") if (file := folder / name).is_file()]
     context = {
+        "digest": hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest(),
         "studies": studies, "versions": versions, "started": about.get("started"), "public": is_public,
         "notes": [progress(state) if state else "", run.damage.removeprefix(f"{folder}: "), *run.other_notes],
         "command": Ready(command_of("RUN", run.config, seeds, "again")) if own else "",

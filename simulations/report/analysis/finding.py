@@ -30,7 +30,7 @@ from simulations.run_folder.rows import Row
 from strategies.audit.threat_card import KnownLabels
 from strategies.external_app.claim import CLAIMED, REPORTED, AppAccuracy, Claim, OfApp
 
-_KNOWN_LABELS = (KnownLabels.KNOWN, KnownLabels.SOME)
+KNOWN_LABELS = (KnownLabels.KNOWN, KnownLabels.SOME)
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Finding:
     @property
     def labels(self) -> Cell | None:
         """What recovered most labels over chance, among attacks that did not know them."""
-        return strongest([cell for cell in self.cells if cell.card.labels not in _KNOWN_LABELS], LABELS.decides)
+        return strongest([cell for cell in self.cells if cell.card.labels not in KNOWN_LABELS], LABELS.decides)
 
     @property
     def membership(self) -> Cell | None:

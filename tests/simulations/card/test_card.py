@@ -1,3 +1,4 @@
+import hashlib
 import html
 import json
 import re
@@ -93,7 +94,7 @@ def test_every_kind_of_run_has_a_card_with_each_verdict_and_number(name: str, tm
             count = f"{message['found']} of {message['attacked']}" if message["found"] is not None else ""
             assert [line for line in shown if line[:2] == [message["title"], message["verdict"]] and count in line[2]]
         for warning in outcome["warnings"]:
-            assert html.escape(warning[:20], quote=False) in html.unescape(body.replace("\\", ""))
+            assert warning[:20].lower() in html.unescape(body.replace("\\", "")).lower()
 
 
 def leaking(folder: Path, **settings: Any) -> Path:
@@ -107,25 +108,55 @@ def leaking(folder: Path, **settings: Any) -> Path:
     return write_run(folder, rows, CONFIG | {"config": OUR_RUN["config"] | settings})
 
 
-def test_the_first_section_says_what_follows_in_words(tmp_path: Path) -> None:
+def test_the_first_table_says_what_was_learned_and_what_may_follow(tmp_path: Path) -> None:
     _, body = parts(card_of(leaking(tmp_path / "a"), "--defense", "dpsgd"))
-    first = body.split("## What was trained")[0]
-    assert [part.splitlines()[0] for part in first.split("\n**")[2:]] == ["No defence**", f"`{DP}`**"]
-    plain, protected = first.split("\n**")[-2:]
-    assert "Attacks infer which records were in training" in plain
-    assert "Attacks infer which records were in training" not in protected
-    assert "limits what the messages tell" in plain
-    assert "at most 2981" in protected  # e^8 = 2980.96
-    assert "An epsilon above 1 bounds little" in protected
+    first = body.split("## What was not tested")[0]
+    assert first.index("does not decide whether the finished model may be published") < first.index("\n## ")
+    assert "**May the finished model be published?** Not assessed." in first
+    headings, plain, protected = Elements(body).tables[0]
+    assert [plain[0], protected[0]] == ["No defence", "DPSGD"]
+    members, proof = headings.index("Participation guessed?"), headings.index("Mathematical guarantee")
+    assert plain[members].startswith("yes: ")
+    assert protected[members] == "not found"
+    assert [plain[proof], protected[proof]] == ["none", "epsilon 8.00 for one example, not one person"]
+    assert first.count("Epsilon under") == 1
+    assert "at most 2981 times" in first  # e^8 = 2980.96
+    assert "An epsilon above 1 bounds little" in first
     # Its probes are requests; nothing that clients send was attacked.
-    assert plain.count("supports no release") == protected.count("supports no release") == 1
+    assert plain[1] == protected[1] == "not tested on what clients send"
+    assert (
+        "- *No defence, DPSGD:* No attack on what clients send has a score, so this audit supports no training."
+        in first
+    )
     updates = [
         one | {"card": one["card"] | {"observation": "training update"}} if one["card"] else one
         for one in [*training_rows(""), *attack_rows("")]
     ]
     _, real = parts(card_of(write_run(tmp_path / "b", updates)))
-    assert "the server can see what the clients' images show" in real
+    assert "The server can see what the clients' images show" in real
+    assert Elements(real).tables[0][1][1].startswith("yes: ")
     assert "found no image" not in real
+
+
+def test_labels_of_what_clients_send_are_told_from_those_of_probes(tmp_path: Path) -> None:
+    rows = [*FEW]
+    for observation, share in (("one-step probe", 1.0), ("training update", 0.05)):
+        known = {
+            "metric": "label-accuracy",
+            "card": {"observation": observation, "images": 1, "local_steps": 1},
+            "n": 64,
+        }
+        rows.append(row(attack="Labels()", value=share, ci_low=share - 0.05, ci_high=share, **known))
+        rows.append(row(attack="uniform", role="null baseline", value=0.1, **known))
+    headings, plain, *_ = Elements(parts(card_of(write_run(tmp_path, rows)))[1]).tables[0]
+    said = "unknown: 5.0 % right, chance 10.0 %; of probes yes: 100.0 % right, chance 10.0 %"
+    assert plain[headings.index("Labels guessed?")] == said
+
+
+def test_a_card_names_its_evidence(tmp_path: Path) -> None:
+    folder = leaking(tmp_path)
+    files = b"".join((folder / name).read_bytes() for name in ("rows.jsonl", "config.json"))
+    assert f"`{hashlib.sha256(files).hexdigest()}`" in card_of(folder)
 
 
 def test_a_failed_control_reads_as_unknown_and_never_as_nothing_found(tmp_path: Path) -> None:
@@ -136,10 +167,11 @@ def test_a_failed_control_reads_as_unknown_and_never_as_nothing_found(tmp_path: 
         if one["metric"] in ("identified", "recognisable"):
             one |= {"value": 0.0} | each(0.0)
     _, body = parts(card_of(write_run(tmp_path, rows)))
-    first, rest = body.split("## What was trained")
-    assert first.count("supports no release") == 2
-    assert "found no image" not in first
-    assert f"`{INVERSION}` passed no positive control" in rest.split("## What was not tested")[1]
+    _, *trainings = Elements(body).tables[0]
+    assert [line[1].partition(":")[0] for line in trainings] == ["unknown", "unknown"]
+    assert "It supports no training." in body
+    assert "found no image" not in body
+    assert f"`{INVERSION}` passed no positive control" in body
 
 
 def test_an_unfinished_and_damaged_run_says_so(tmp_path: Path) -> None:
@@ -244,7 +276,7 @@ def test_names_of_data_and_places_stay_out(tmp_path: Path) -> None:
     lines.append(row(metric=RECORDED, value=1.0, **clients, **told))
     (folder / "rows.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
     card = card_of(folder)
-    for private in ("clinic", "ann", "scans", "patient", "npy", "dcm", "Mary", "private", str(tmp_path), "nets.py"):
+    for private in ("clinic", "ann", "scans", "patient-12", "npy", "dcm", "Mary", "private", str(tmp_path), "nets.py"):
         assert not re.search(rf"\b{private}\b", card), private
     assert "| model | Net |" in card
     assert "| data | the operator's own data |" in card
@@ -264,7 +296,7 @@ def test_a_defence_is_chosen_by_its_text_or_name(tmp_path: Path) -> None:
     folder = leaking(tmp_path)
     for words, there in ((DP, 2), ("DPSGD", 2), ("mixer", 2), ("no defence", 1)):
         body = card_of(folder, "--defense", words)
-        assert body.count("\n### ") == there, words
+        assert body.count("\n#### ") == there, words
         assert ("Mixer(window=4)" in body) == (words == "mixer")
     text = (folder / "card.md").read_text()
     told = refused("card", folder, "--defense", "Blur()")
