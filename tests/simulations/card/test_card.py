@@ -30,6 +30,7 @@ from tests.simulations.report.report_run import (
     training_rows,
     write_run,
 )
+from tests.simulations.report.studies.test_left_out import LOST, READ, rows
 
 OUR_RUN = {"config": {"seed": 0, "rounds": 3, "output-dir": "/home/ann/run", "num-clients": 4}}
 DP = PIPELINES[2]
@@ -139,18 +140,27 @@ def test_the_first_table_says_what_was_learned_and_what_may_follow(tmp_path: Pat
 
 
 def test_labels_of_what_clients_send_are_told_from_those_of_probes(tmp_path: Path) -> None:
-    rows = [*FEW]
+    told = [*FEW]
     for observation, share in (("one-step probe", 1.0), ("training update", 0.05)):
         known = {
             "metric": "label-accuracy",
             "card": {"observation": observation, "images": 1, "local_steps": 1},
             "n": 64,
         }
-        rows.append(row(attack="Labels()", value=share, ci_low=share - 0.05, ci_high=share, **known))
-        rows.append(row(attack="uniform", role="null baseline", value=0.1, **known))
-    headings, plain, *_ = Elements(parts(card_of(write_run(tmp_path, rows)))[1]).tables[0]
+        told.append(row(attack="Labels()", value=share, ci_low=share - 0.05, ci_high=share, **known))
+        told.append(row(attack="uniform", role="null baseline", value=0.1, **known))
+    headings, plain, *_ = Elements(parts(card_of(write_run(tmp_path, told)))[1]).tables[0]
     said = "unknown: 5.0 % right, chance 10.0 %; of probes yes: 100.0 % right, chance 10.0 %"
     assert plain[headings.index("Labels guessed?")] == said
+
+
+def test_the_first_table_says_what_a_verdict_would_be_without_one_client(tmp_path: Path) -> None:
+    update = {"observation": "training update"}
+    told = [json.loads(one.line) for one in rows(LOST, LOST, READ, LOST)]
+    told = [one | {"card": one["card"] | update} for one in told]
+    _, plain = Elements(parts(card_of(write_run(tmp_path, told)))[1]).tables[0]
+    assert plain[1].startswith("yes: 4 of 16")
+    assert plain[1].endswith("; without client 2 it is unknown")
 
 
 def test_a_card_names_its_evidence(tmp_path: Path) -> None:
