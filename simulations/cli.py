@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from simulations.card.command import card
 from simulations.compare.command import compare
 from simulations.console.command_line import errors, fail, paragraphs, parse_seeds, read_toml, setting_of, sizes_of
 from simulations.console.results import AsJson, Quiet, terminal_for
@@ -167,6 +168,7 @@ app.command(
 )(attack)
 app.command(epilog="Example: fedveil search -s dataset=photos --out search")(search)
 app.command(epilog="Example: fedveil check-app my_app/ --nodes 10")(check_app)
+app.command(epilog="Example: fedveil card quick --defense DPSGD")(card)
 app.command(epilog="Example: fedveil compare runs/* --out comparison.html")(compare)
 app.command(
     epilog="Example: fedveil gate runs/0 --defense 'DPSGD(target_epsilon=8.0)' --max-recognisable 0 --max-epsilon 8"

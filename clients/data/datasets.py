@@ -131,6 +131,11 @@ def reads_data_dir(name: str) -> bool:
     return base in _SOURCES and base not in WITHOUT_FILES
 
 
+def is_public(name: str) -> bool:
+    """Check by its name whether a data set is one of ours that anyone can have: no user's pictures or code, and no hub."""
+    return name.partition(":")[0] in _SOURCES.keys() - {"folder", HUB}
+
+
 def has_sensitive_attribute(name: str) -> bool:
     """Check, without reading a data set, whether its examples carry a second attribute."""
     return _attributes(name) == 2

@@ -15,13 +15,11 @@ from simulations.report.page.templates import render
 from simulations.report.studies.plain import OWN_CLIENTS
 from simulations.report.studies.score import Score
 from simulations.report.text import NOTHING, breakable, numbered, percentage, two
-from simulations.run_folder.folder_lock import is_there
+from simulations.run_folder.folder_lock import require_ours
 from simulations.settings.errors import ConfigError
 
 TITLE = "fedveil: runs side by side"
 """Title of the page, by which its file is known for a comparison."""
-HEAD = 2000
-"""Bytes at the beginning of a file within which a page's title stands."""
 
 
 @dataclass(frozen=True)
@@ -128,13 +126,7 @@ def require_page(page: Path, key: str = "--out") -> None:
     """
     if page.suffix.lower() != ".html":
         raise ConfigError(f"{key} is {page}; expected the name of an HTML file, which ends in .html")
-    if not is_there(page, key):
-        return
-    if not page.is_file():
-        raise ConfigError(f"{key}: {page} is no file; name another")
-    with page.open("rb") as file:
-        if f"<title>{TITLE}</title>".encode() not in file.read(HEAD):
-            raise ConfigError(f"{key}: {page} exists and is no comparison by fedveil; name another file, or delete it")
+    require_ours(page, key, f"<title>{TITLE}</title>", "comparison")
 
 
 def write_comparison(groups: Sequence[Group], page: Path) -> None:

@@ -24,13 +24,13 @@ def write_report(directory: Path) -> Path:
     return directory / "report.html"
 
 
-def write_page(path: Path, text: str) -> None:
-    """Write a text, whole or not at all."""
+def write_page(path: Path, page: str | bytes) -> None:
+    """Write a text, or the bytes of a page, whole or not at all."""
     # The process id keeps two writers apart; the last one to finish wins with a whole file.
     partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         # Surrogates come from damaged bytes in a row; they must not cost the whole report.
-        partial.write_text(text, encoding="utf-8", errors="replace", newline="\n")
+        partial.write_bytes(page if isinstance(page, bytes) else page.encode("utf-8", errors="replace"))
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)

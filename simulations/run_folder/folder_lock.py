@@ -45,6 +45,17 @@ def require_rows(folder: Path, key: str) -> None:
         raise ConfigError(f"{key}: {rows} may not be read")
 
 
+def require_ours(file: Path, key: str, mark: str, what: str) -> None:
+    """Raise ``ConfigError`` if a command would replace a file that does not begin with its ``mark``; ``what`` such files are."""
+    if not is_there(file, key):
+        return
+    if not file.is_file():
+        raise ConfigError(f"{key}: {file} is no file; name another")
+    with file.open("rb") as content:
+        if mark.encode() not in content.read(2000):
+            raise ConfigError(f"{key}: {file} exists and is no {what} by fedveil; name another file, or delete it")
+
+
 def require_folder(out: Path, key: str = "output-dir") -> None:
     """Raise ``ConfigError``, naming ``key``, for a folder to which results cannot be written; it need not exist.
 

@@ -30,6 +30,11 @@ def _of(finding: Finding) -> Iterator[str]:
         yield message.text
         if message.difference:
             yield f"    {message.difference.text}"
+    yield from costs(finding)
+
+
+def costs(finding: Finding) -> Iterator[str]:
+    """Accuracy and epsilon under a defence, and what an app claims of them."""
     if accuracy := finding.accuracy.text or (finding.reported and finding.reported.text):
         yield f"accuracy: {accuracy}"
     if budget := finding.budget:

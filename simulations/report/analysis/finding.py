@@ -18,7 +18,7 @@ from simulations.report.analysis.caveats import (
     membership_caveats,
     message_caveats,
 )
-from simulations.report.analysis.message import Message, Place, Verdict, judge
+from simulations.report.analysis.message import Message, Place, Verdict, judge, worst
 from simulations.report.analysis.paired import differences
 from simulations.report.analysis.windows import WindowCounts, window_counts
 from simulations.report.studies.cell import FOUND, SEEN, Cell
@@ -30,7 +30,7 @@ from simulations.run_folder.rows import Row
 from strategies.audit.threat_card import KnownLabels
 from strategies.external_app.claim import CLAIMED, REPORTED, AppAccuracy, Claim, OfApp
 
-_KNOWN_LABELS = (KnownLabels.KNOWN, KnownLabels.SOME)
+KNOWN_LABELS = (KnownLabels.KNOWN, KnownLabels.SOME)
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Finding:
     @property
     def worst(self) -> Message | None:
         """The messages with the worst verdict; of equals the first."""
-        return min(self.messages, key=lambda message: list(Verdict).index(message.verdict), default=None)
+        return worst(self.messages)
 
     @property
     def strongest(self) -> Cell | None:
@@ -92,7 +92,7 @@ class Finding:
     @property
     def labels(self) -> Cell | None:
         """What recovered most labels over chance, among attacks that did not know them."""
-        return strongest([cell for cell in self.cells if cell.card.labels not in _KNOWN_LABELS], LABELS.decides)
+        return strongest([cell for cell in self.cells if cell.card.labels not in KNOWN_LABELS], LABELS.decides)
 
     @property
     def membership(self) -> Cell | None:

@@ -1,6 +1,6 @@
 """What attacks found in one kind and size of a defence's messages: the one verdict that every page, table and count follows."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -241,6 +241,11 @@ class Message:
             "difference": asdict(self.difference) if cell and self.difference else None,
             "warnings": self.warnings, "title": self.title,
         }  # fmt: skip
+
+
+def worst(messages: Iterable[Message]) -> Message | None:
+    """The messages with the worst verdict; of equals the first."""
+    return min(messages, key=lambda message: list(Verdict).index(message.verdict), default=None)
 
 
 def judge(cells: Sequence[Cell]) -> list[Message]:

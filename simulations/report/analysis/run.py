@@ -11,6 +11,7 @@ from typing import Any
 
 from simulations.console.results import finite
 from simulations.report.analysis.finding import Finding, findings_of
+from simulations.report.analysis.message import Message
 from simulations.report.analysis.sentences import in_plain_words, notes, recommendation
 from simulations.report.studies.control import validate
 from simulations.report.studies.plain import Plain, plain_words_of
@@ -46,6 +47,12 @@ class Summary:
     def notes(self) -> list[str]:
         """Caveats, each behind the names of its defences."""
         return notes(self.findings, self.plain.name.lower())
+
+    @property
+    def ladder(self) -> Sequence[Message]:
+        """Each kind and size of message once: real ones first, each from the smallest to the largest."""
+        messages = {message.place: message for finding in self.findings for message in finding.messages}
+        return sorted(messages.values(), key=lambda message: message.order)
 
     def name(self, finding: Finding) -> str:
         """What texts call a defence."""

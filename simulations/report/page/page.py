@@ -120,12 +120,6 @@ class View(Summary):
         )
 
     @property
-    def ladder(self) -> Sequence[Message]:
-        """Each kind and size of message once: real ones first, each from the smallest to the largest."""
-        messages = {message.place: message for finding in self.findings for message in finding.messages}
-        return sorted(messages.values(), key=lambda message: message.order)
-
-    @property
     def columns(self) -> Sequence[Message]:
         """The messages of the first table: all if they are few, else the largest real one and the smallest request."""
         real, asked = [rung for rung in self.ladder if rung.real], [rung for rung in self.ladder if not rung.real]

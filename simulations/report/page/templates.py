@@ -26,12 +26,12 @@ TEMPLATES = Path(__file__).parents[1] / "templates"
 
 def render(name: str, context: Mapping[str, Any]) -> str:
     """A page; its template, and all that it includes, may call every macro of ``macros.html``."""
-    return _environment().get_template(name).render({**macros(context), **context})
+    return environment().get_template(name).render({**macros(context), **context})
 
 
 def macros(context: Mapping[str, Any]) -> Mapping[str, Any]:
     """The macros of one page: that of tables keeps which captions the page has."""
-    return vars(_environment().get_template("macros.html").make_module(dict(context)))
+    return vars(environment().get_template("macros.html").make_module(dict(context)))
 
 
 def read(name: str) -> str:
@@ -40,8 +40,8 @@ def read(name: str) -> str:
 
 
 @cache
-def _environment() -> jinja2.Environment:
-    """With the filters and functions that templates of pages use."""
+def environment() -> jinja2.Environment:
+    """With the filters and functions that templates of pages use; cards have another kind of escaping."""
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined,
         loader=jinja2.FunctionLoader(lambda name: (read(name), name, None)),

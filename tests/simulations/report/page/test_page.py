@@ -191,14 +191,14 @@ def test_a_report_is_the_same_each_time_and_written_as_a_whole(tmp_path: Path, m
     write_report(directory)
     assert files() == first
 
-    def full(self: Path, text: str, **_: Any) -> int:
-        with self.open("w") as file:
-            file.write(text[:100])
+    def full(self: Path, page: bytes) -> int:
+        with self.open("wb") as file:
+            file.write(page[:100])
         raise OSError(28, "No space left on device")
 
     (directory / "rows.jsonl").write_text("")
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_text", full)
+        patch.setattr(Path, "write_bytes", full)
         with pytest.raises(OSError, match="No space"):
             write_report(directory)
     assert files() == first | {"rows.jsonl": b""}
