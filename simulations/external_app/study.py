@@ -31,7 +31,7 @@ from simulations.run_folder.rows import Row
 from simulations.run_folder.run_directory import RunDirectory
 from simulations.runtime.main_guard import require_guard
 from simulations.settings.errors import ConfigError
-from strategies.external_app.claim import CLAIMED, Claim
+from strategies.external_app.claim import CLAIMED, METRICS, Claim
 from strategies.external_app.record import Results
 from strategies.external_app.settings import AppStudy, AuditSettings
 from strategies.external_app.strategy import AuditingStrategy
@@ -165,7 +165,9 @@ class AppResults(RunDirectory[AppStudy]):
 def broken(limits: GateLimits, results: Results | None, claims: Sequence[Claim]) -> list[str]:
     """The limits that an app's claims or its results so far break, each a sentence."""
     most = limits.every.max_epsilon
-    over = [f"max-epsilon {most:g}: {of.text}" for of in claims if FREE < most < (of.epsilon or 0.0)]
+    silent = [of for of in claims if most > FREE and of.source == METRICS and of.epsilon is None]
+    over = [f"max-epsilon {most:g}: {of.text}" for of in silent]
+    over += [f"max-epsilon {most:g}: {of.text}" for of in claims if FREE < most < (of.epsilon or 0.0)]
     if isinstance(results, AppResults) and (rows := results.so_far()):
         group = Group((results.path,), ReadRun(rows, {}), {})
         over += [check.text for check in checks_of(group, limits) if check.outcome is Outcome.FAILED]

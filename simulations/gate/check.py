@@ -141,7 +141,7 @@ def more(score: Score, n: int, decides: Callable[[float, float], bool]) -> int |
     the number decides in about half of all cases, as the next share is not the same.
     """
     share, messages = score.mean or 0.0, score.messages
-    each = _told(share, *(score.ends or (0.0, 1.0))) / n if n else 1.0
+    each = told(share, *(score.ends or (0.0, 1.0))) / n if n else 1.0
     step = n // messages if messages else 1
 
     def decided(records: int) -> bool:
@@ -160,7 +160,7 @@ def more(score: Score, n: int, decides: Callable[[float, float], bool]) -> int |
     return many * step
 
 
-def _told(share: float, low: float, high: float) -> float:
+def told(share: float, low: float, high: float) -> float:
     """So many independent records have this exact interval: with its upper end, or with its lower one where that is 1."""
     few, many = 1e-3, float(MOST_MORE)
     for _ in range(100):

@@ -1,16 +1,16 @@
 """All checks of a gate: each limit on what a study shows of a defence and of its messages."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from attacks.metrics.guesses import MEMBERSHIP_TPR
+from attacks.metrics.guesses import MEMBERSHIP_AUC, MEMBERSHIP_TPR
 from attacks.metrics.metric import IMAGES
 from attacks.metrics.training import TEST_ACCURACY
 from attacks.scoring.intervals import exact_interval
 from simulations.compare.groups import Group
-from simulations.gate.check import Check, Outcome, least, most
-from simulations.gate.limits import FREE, GateLimits, Limits
+from simulations.gate.check import Check, Outcome, least, most, told
+from simulations.gate.limits import FREE, REAL, GateLimits, Limits
 from simulations.report.analysis.budget import audit_warnings
 from simulations.report.analysis.finding import Finding
 from simulations.report.analysis.message import Message, Verdict, counts, judge
@@ -21,8 +21,6 @@ from simulations.report.studies.score import PARTLY_FAILED, Score
 from simulations.report.text import numbered, two
 from simulations.settings.errors import ConfigError, require_known
 
-REAL = "real"
-"""In place of a message's title: all that clients send without being asked."""
 OF_IMAGES = {
     "max-recognisable": (SEEN, (Verdict.RECOGNISABLE,)),
     "max-identifiable": (FOUND, (Verdict.RECOGNISABLE, Verdict.IDENTIFIABLE)),
@@ -52,6 +50,10 @@ def checks_of(group: Group, limits: GateLimits, defense: str | None = None, kind
     checks = list(_of_group(group))
     for summary, finding in chosen:
         of = " · ".join(filter(None, [*(summary.study.words if len(chosen) > 1 else ()), summary.name(finding)]))
+        if gone := sorted(
+            {*finding.study.seeds} - {row.seed for row in finding.study.rows if row.defense == finding.defense}
+        ):
+            checks.append(Check("", of, Outcome.UNDECIDED, f"no rows of {numbered('seed', gone)}"))
         checks += _of_messages(summary, finding, limits, kind, of)
         checks += _of_finding(finding, limits.every, of)
     return checks
@@ -115,33 +117,38 @@ def _of_messages(summary: Summary, finding: Finding, limits: GateLimits, kind: s
 
 
 def _gaps(summary: Summary, finding: Finding, messages: dict[str, Message]) -> Iterator[str]:
-    """What was not measured, though attacks were to measure it or did without a defence."""
-    study, seen = finding.study, {one.message for one in messages.values()}
-    cells = [
-        cell
-        for cell in (*finding.cells, *study.active_cells, *study.aggregate_cells)
-        if cell.defense == finding.defense
-    ]
-    lost = [
-        cell for cell in cells if cell.status in LOST or any(score.status in LOST for score in cell.scores.values())
-    ]
-    lost += [
-        cell
-        for cell in cells
-        if IMAGES.scored(cell.scores) and not {SEEN, FOUND} <= {*cell.scores} and cell.observation in seen
-    ]
+    """What was not measured, though attacks were to measure it or did so under another defence."""
+    seen = {one.cells[0].observation for one in messages.values()}
+    rows = [row for row in finding.study.all_rows if row.defense == finding.defense and row.is_attack]
+    lost = [row.attack for row in rows if row.status in LOST and row.card.observation in seen]
+    for cell in _cells(finding):
+        images = IMAGES.scored(cell.scores) and cell.observation in seen and not {SEEN, FOUND} <= {*cell.scores}
+        lost += [cell.attack] if images or (MEMBERSHIP_AUC.of() in cell.scores and TPR not in cell.scores) else []
     if lost:
-        yield f"attacks gave no score, or not all of it: {'; '.join(dict.fromkeys(cell.attack for cell in lost))}"
-    if gone := sorted({*study.seeds} - {row.seed for row in study.rows if row.defense == finding.defense}):
-        yield f"no rows of {numbered('seed', gone)}"
+        yield f"attacks gave no score, or not all of it: {'; '.join(dict.fromkeys(lost))}"
     for other in summary.findings:
-        for title, rounds in ((one.title, _rounds(one)) for one in _every_message(other)):
-            if title in messages and (fewer := sorted(rounds - _rounds(messages[title]))):
-                yield f"{title}: not attacked in {numbered('round', fewer)}, as under another defence"
+        for title, of in ((one.title, one.cells) for one in _every_message(other) if one.title in messages):
+            yield from _missing(title, of, messages[title].cells)
+        theirs, mine = ([cell for cell in _cells(each) if TPR in cell.scores] for each in (other, finding))
+        yield from _missing("membership", theirs, mine)
 
 
-def _rounds(message: Message) -> set[int]:
-    return {cell.round for cell in message.cells}
+def _missing(what: str, theirs: Sequence[Cell], mine: Sequence[Cell]) -> Iterator[str]:
+    """A round and seed that were attacked under another defence alone."""
+    there, here = (
+        {(cell.round, seed) for cell in of for score in cell.scores.values() for seed in score.by_seed}
+        for of in (theirs, mine)
+    )
+    if fewer := sorted(there - here):
+        at, seed = fewer[0]
+        yield f"{what}: not attacked in round {at} of seed {seed}, as under another defence"
+
+
+def _cells(finding: Finding) -> list[Cell]:
+    """Of every adversary, without upper bounds."""
+    study = finding.study
+    further = [cell for cell in (*study.active_cells, *study.aggregate_cells) if cell.defense == finding.defense]
+    return [*finding.cells, *(cell for cell in further if not cell.is_upper_bound)]
 
 
 def _of_message(key: str, message: Message, allowed: float, title: str) -> Check:
@@ -176,11 +183,14 @@ def _high(score: Score) -> float:
 
 def _cautious(score: Score) -> Score:
     """The score with an upper end for which failed trials tell nothing, and images that no client scored are found."""
-    hits, unscored = (score.mean or 0.0) * score.n, score.attacked - score.n
-    hits, n = hits + unscored, score.n - score.failures + unscored
+    unscored = score.attacked - score.n
     if not unscored and not score.failures:
         return score
-    return replace(score, high=max(_high(score), exact_interval(hits, n).high) if n > hits else 1.0)
+    left, hits = score.n - score.failures + unscored, (score.mean or 0.0) * score.n + unscored
+    if left <= hits or 2 * unscored >= score.n:  # more are not counted one by one
+        return replace(score, high=1.0)
+    each = told(score.mean or 0.0, *(score.ends or (0.0, 1.0))) / score.n  # below 1 where images share messages
+    return replace(score, high=max(_high(score), exact_interval(hits * each, left * each).high))
 
 
 def _of_finding(finding: Finding, limits: Limits, of: str) -> Iterator[Check]:
@@ -205,37 +215,16 @@ def _accuracy(finding: Finding, allowed: float, of: str) -> Check:
 
 def _membership(finding: Finding, allowed: float, of: str) -> Check:
     """Of all attacks on membership: the highest lower end fails, the highest upper end passes."""
-    study = finding.study
-    cells = [
-        cell
-        for cell in (*finding.cells, *study.active_cells)
-        if cell.defense == finding.defense and cell.mean(*TPR) is not None
-    ]
+    cells = [cell for cell in _cells(finding) if cell.mean(*TPR) is not None]
     if not cells:
         return Check("max-tpr", of, Outcome.UNDECIDED, "no attack on membership has a score", allowed=allowed)
     lowest, highest = (max(cells, key=lambda cell: key(cell.scores[TPR])) for key in (_low, _high))
     cell = lowest if _low(lowest.scores[TPR])[0] > allowed else highest
-    states = dict.fromkeys(
-        cell.scores[TPR].status.replace("-", " ") for cell in cells if cell.scores[TPR].status != "ok"
-    )
-    why = (
-        f"measurements are {', '.join(states)}"
-        if states
-        else ""
-        if cell.members
-        else "the rows do not say of how many members"
-    )
+    score, why = cell.scores[TPR], "" if cell.members else "the rows do not say of how many members"
+    if any(one.scores[TPR].failures for one in cells) or not any(one.scores[TPR].status == "ok" for one in cells):
+        why = "trials failed, or no attack passed its positive control on enough records"
     certain = any(TPR in one.leaking for one in cells)
-    return most(
-        "max-tpr",
-        of,
-        allowed,
-        cell.scores[TPR],
-        "member",
-        n=cell.members or cell.scores[TPR].n,
-        certain=certain,
-        why=why,
-    )
+    return most("max-tpr", of, allowed, score, "member", n=cell.members or score.n, certain=certain, why=why)
 
 
 def _epsilon(finding: Finding, limits: Limits, of: str) -> Check:
@@ -262,6 +251,7 @@ def _epsilon(finding: Finding, limits: Limits, of: str) -> Check:
     asked = LEVELS.get(limits.level, budget.level)
     doubts = [*audit_warnings(finding.study, finding.defense), *_unknown_epsilon(finding)]
     doubts += [f"the limit is {asked}"] if budget.level != asked else []
+    doubts += ["canaries show more"] if audit and max(audit.plain, audit.gaussian) > spent else []
     if doubts:
         return check(Outcome.UNDECIDED, *said, *doubts)
     return check(Outcome.PASSED if math.isfinite(spent) and spent <= allowed else Outcome.FAILED, *said)
@@ -277,6 +267,8 @@ def _unknown_epsilon(finding: Finding) -> Iterator[str]:
         row.status in LOST or row.value is None or not math.isfinite(row.value) for row in rows if row.value != math.inf
     ):
         yield "the epsilon of a round is missing"
+    if len({row.neighbours for row in rows}) > 1:
+        yield "seeds have different neighbours"
     for seed, of in grouped([row for row in tested if not row.final], lambda row: row.seed).items():
         if max(row.round for row in of) > max((row.round for row in rows if row.seed == seed), default=0):
             yield f"no epsilon of the last round of seed {seed}"

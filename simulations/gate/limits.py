@@ -14,6 +14,8 @@ ALSO: dict[str, Any] = {"also": FREE, "word": "no entry for no limit"}
 LargestShare = Annotated[float, Limit(0, 1, **ALSO)]
 TABLE, BY_MESSAGE = "gate", "message"
 """A file's table of limits, and the table in it of limits for some messages alone."""
+REAL = "real"
+"""In place of a message's title: all that clients send without being asked."""
 
 
 class ImageLimits(Settings):
@@ -68,6 +70,10 @@ class GateLimits:
         if not isinstance(own, Mapping) or not all(isinstance(of, Mapping) for of in own.values()):
             raise ConfigError(
                 f'{BY_MESSAGE} is no table of tables; expected such as [{TABLE}.{BY_MESSAGE}."client\'s update"]'
+            )
+        if REAL in own:
+            raise ConfigError(
+                f"{BY_MESSAGE}.{REAL} is no title of a message; name each, or give the option --message {REAL}"
             )
         every = _read(Limits, {key: value for key, value in values.items() if key != BY_MESSAGE})
         limits = cls(every, {title: _read(ImageLimits, of) for title, of in own.items()})

@@ -123,7 +123,10 @@ def test_what_looks_measured_and_is_not_never_passes(tmp_path: Path) -> None:
     update = ThreatCard(observation="training update", images=16, local_steps=4)
     failing = attacked("D()", 0, 0, 100)
     failing = [failing[0], *(replace(one, failures=84) for one in failing[1:])]
-    server = replace(CARD, server="active")
+    server, trained = (
+        replace(CARD, server="active"),
+        [replace(scored(0.5, metric="train-seconds"), seed=1, attack="", defense="D()")],
+    )
     sixteen = [replace(one, card=one.card.but(**update.to_json())) for one in attacked("", 40, 40)]
     for name, rows in {
         "control failed, images identified": [attacked("", 0, 0), attacked("D()", 30, 0, 480)],
@@ -131,6 +134,7 @@ def test_what_looks_measured_and_is_not_never_passes(tmp_path: Path) -> None:
         "few images, all identified": [ok, attacked("D()", 8, 0, 8)],
         "message attacked without it alone": [ok, sixteen, attacked("D()", 0, 0, 480)],
         "round attacked without it alone": [ok, [replace(one, round=3) for one in ok], attacked("D()", 0, 0, 480)],
+        "seed attacked without it alone": [ok, [replace(one, seed=1) for one in ok], attacked("D()", 0, 0, 480), trained],
         "trials failed": [ok, failing],
         "score of an attack lost": [ok, attacked("D()", 0, 0, 480), attacked("D()", 400, 0, 480, "B()")[:2]],
         "attack refused": [ok, attacked("D()", 0, 0, 480), [replace(scored(None, attack="B()", **known), status="refused")]],
@@ -147,7 +151,7 @@ def test_what_looks_measured_and_is_not_never_passes(tmp_path: Path) -> None:
     assert (code, check["said"]) == (5, "such messages were not attacked under it")
     assert ElementTree.parse(tmp_path / "gate.xml").getroot().get("errors") == "1"
     file.write_text("[gate.message.real]\nmax-recognisable = 0.0\n")
-    assert "unknown message 'real'" in refused("gate", named, "--defense", "D()", "--limits", file)
+    assert "message.real is no title of a message" in refused("gate", named, "--defense", "D()", "--limits", file)
 
 
 def test_images_of_a_message_are_counted_in_messages() -> None:
