@@ -76,6 +76,7 @@ def audit(released: ReleasedModel, out: Path, begin: Callable[[str], object] = s
     seen = [Seen(0, 0, records.num_train)]
     has = "predictions of the tested records alone" if PREDICTIONS in request.paths else "weights"
     card = auditor.card(task, MODEL, seen, accuracy, labels=KnownLabels.KNOWN, attacker_has=has)
+    card = card.but(normalisation=request.settings.normalisation or None)
     try:
         for at, attack in enumerate(released.attacks):
             begin(repr(attack))

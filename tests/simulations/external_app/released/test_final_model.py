@@ -147,6 +147,8 @@ def test_pictures_that_never_trained_the_model_are_at_chance(release: Path, tmp_
     assert told["set_aside"] == 0
     assert abs(attack["auc"] - 0.5) < 4 * 0.032
     assert attack["high"] - attack["low"] > 0.08
+    cards = [row["card"] for row in read_lines(tmp_path / "out" / "rows.jsonl") if row["metric"] == "membership-auc"]
+    assert [card["normalisation"] for card in cards] == ["0.13/0.31"]
 
 
 def prepared(release: Path, out: Path, **settings: Any) -> ReleasedModel:
@@ -300,6 +302,7 @@ def test_what_does_not_go_together_or_fit_is_named(release: Path, tmp_path: Path
         ([*options(release, weights=None), *needed], "--weights is missing"),
         ([*options(release), "--predictions", text], "--members and --predictions do not go together"),
         ([*options(release)], "model is missing"),
+        ([*options(release), *words_of(normalisation=None)], "normalisation is missing; mean/std of images in [0, 1]"),
         ([*options(release, members=tmp_path / "none"), *needed], "--members: there is no folder"),
         ([*options(release, weights=tmp_path), *needed], "--weights: there is no file"),
         ([*options(release, weights=text), *needed], "cannot be read as safetensors"),
