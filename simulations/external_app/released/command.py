@@ -1,6 +1,7 @@
 """The work of ``fedveil attack --weights`` and ``--predictions``: the audit of a final model, and its results shown."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from simulations.console.terminal import Terminal
 from simulations.external_app.recorded.command import watching
 from simulations.external_app.recorded.missing import PREDICTIONS
 from simulations.external_app.recorded.settings import Request
+from simulations.external_app.released.doubts import DIFFER, accuracy_on_members, doubted, general_doubt, null_area
 from simulations.external_app.released.model import SCENARIO, ReleasedModel, prepare
 from simulations.external_app.released.records import Records
 from simulations.external_app.study import AppResults
@@ -30,7 +32,7 @@ from simulations.report.analysis.run import read_run
 from simulations.report.page.tables import AREA, RATE
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.score import Score
-from simulations.report.text import dagger, two
+from simulations.report.text import dagger, two, within
 from simulations.run_folder.rows import Row
 from simulations.runtime.local_grid import LocalGrid
 from strategies.audit.auditor import Auditor
@@ -76,7 +78,10 @@ def audit(released: ReleasedModel, out: Path, begin: Callable[[str], object] = s
     seen = [Seen(0, 0, records.num_train)]
     has = "predictions of the tested records alone" if PREDICTIONS in request.paths else "weights"
     card = auditor.card(task, MODEL, seen, accuracy, labels=KnownLabels.KNOWN, attacker_has=has)
-    card = card.but(normalisation=request.settings.normalisation or None)
+    null = null_area(plan, records)
+    shown_null = [round(number, 4) for number in null] if null else None
+    card = card.but(normalisation=request.settings.normalisation or None, null_auc=shown_null)
+    general = general_doubt(records, null, accuracy_on_members(records, released.weights))
     try:
         for at, attack in enumerate(released.attacks):
             begin(repr(attack))
@@ -87,6 +92,7 @@ def audit(released: ReleasedModel, out: Path, begin: Callable[[str], object] = s
     except KeyboardInterrupt:
         results.conclude(finished=False)
         raise
+    results.judge(partial(doubted, general=general))
     return results.conclude()
 
 
@@ -112,6 +118,13 @@ def attack_model(console: Terminal, request: Request, out: Path, *, as_json: boo
         console.say("  †: no AUC without a defence lies above chance, or fewer than 100 non-members were tested")
     for caveat in (text for finding in findings for text in finding.all_caveats):
         console.say(f"caveat: {caveat}")
+    if null := cells[0].card.more.get("null_auc"):
+        of = f"{two(null[0])}, {within(null[1], null[2], two)}"
+        console.say(f"null AUC, by models that saw no tested record: {of}; expected of folders that are alike: 0.50")
+    if any(cell.card.no_verdict == DIFFER for cell in cells):
+        console.say(
+            "both folders differ by the null AUC, or else by counts of classes: no AUC shows what training left"
+        )
     for attack, why in failures.items():
         errors.say(f"{attack} failed: {why}")
     console.say(f"report: {page}")
@@ -131,9 +144,10 @@ def _line(cell: Cell) -> list[str]:
 def _to_json(cell: Cell) -> dict[str, Any]:
     """For programs, as `fedveil attack --help` describes it; the verdict is by the rule of a run's report."""
     area, rate = (cell.scores.get(of) or Score(None) for of in (MEMBERSHIP.decides, MEMBERSHIP_TPR.of()))
-    verdict = "infers members" if cell.tells_members else "not shown to infer members"
+    verdict = cell.card.no_verdict or ("infers members" if cell.tells_members else "not shown to infer members")
+    null = dict(zip(("null_auc", "null_low", "null_high"), cell.card.more.get("null_auc") or (None,) * 3, strict=True))
     return {
         "attack": cell.attack, "verdict": verdict if area.mean is not None else "failed", "auc": area.mean, "low": area.low,
         "high": area.high, "tpr": rate.mean, "tpr_low": rate.low, "tpr_high": rate.high,
-        "shadow_auc": cell.mean("shadow-auc"), "status": cell.status,
+        "shadow_auc": cell.mean("shadow-auc"), **null, "status": cell.status,
     }  # fmt: skip

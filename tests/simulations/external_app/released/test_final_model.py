@@ -333,3 +333,38 @@ def test_the_page_has_a_command_that_works(release: Path, tmp_path: Path, monkey
         *words[:-1], tmp_path / "out", "-s", "local-epochs=1", "-s", "update-attacks=LossThreshold(); RMIA()"
     )
     assert (code, told.count("infers members")) == (0, 2), told
+
+
+def skewed(folder: Path, first: int, count: int, kept: range) -> Path:
+    """Pictures as of ``pictures``, without those of other classes than ``kept``, whose folders stay."""
+    for path in pictures(folder, first, count).glob("*/*"):
+        if int(path.parent.name) not in kept:
+            path.unlink()
+    return folder
+
+
+@pytest.mark.parametrize("attacks", [LOSS, "RMIA(num_shadows=2)"])
+def test_folders_that_differ_have_no_verdict(release: Path, tmp_path: Path, attacks: str) -> None:
+    """The model saw none of either. Without shadow models the classes are counted; else models that saw no tested record judge."""
+    paths = {
+        "members": skewed(tmp_path / "a", 360, 300, range(5)),
+        "nonmembers": skewed(tmp_path / "b", 700, 300, range(5, 10)),
+    }
+    words = words_of(update_attacks=attacks, local_epochs=2)
+    told = attacked(tmp_path / "out", *options(release, **paths), *words)
+    (attack,) = told["attacks"]
+    assert (attack["verdict"], attack["status"]) == ("cannot tell: folders differ", "not-validated")
+    assert attacks == LOSS or not attack["null_low"] <= 0.5 <= attack["null_high"]
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert "Attacks have no verdict on members (cannot tell: folders differ)" in page
+    assert "Attacks infer members" not in page
+
+
+def test_folders_that_are_alike_have_a_null_at_chance(release: Path, tmp_path: Path) -> None:
+    words = words_of(update_attacks="RMIA(num_shadows=2)", local_epochs=2)
+    code, shown = fedveil("attack", *options(release), *words, "--out", tmp_path / "shown")
+    (attack,) = attacked(tmp_path / "out", *options(release), *words)["attacks"]
+    assert (code, attack["verdict"]) == (0, "infers members")
+    assert f"null AUC, by models that saw no tested record: {attack['null_auc']:.2f}, " in shown
+    assert attack["null_low"] < 0.5 < attack["null_high"]
+    assert attack["null_low"] < attack["null_auc"] < attack["null_high"]
