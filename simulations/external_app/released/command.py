@@ -12,6 +12,7 @@ from attacks.metrics.guesses import MEMBERSHIP_TPR
 from attacks.metrics.metric import MEMBERSHIP
 from attacks.metrics.names import scores_to_texts
 from attacks.metrics.training import TEST_ACCURACY
+from attacks.scoring.intervals import Estimate
 from clients.messages.node import reply_to
 from clients.scoring.audit import ALONE, membership_scores
 from clients.scoring.guesses import read_guesses
@@ -38,7 +39,7 @@ from simulations.runtime.local_grid import LocalGrid
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Observed, Seen
 from strategies.audit.pool import AttackPool
-from strategies.audit.threat_card import KnownLabels
+from strategies.audit.threat_card import KnownLabels, ThreatCard
 from strategies.exchange.exchange import Exchange
 from strategies.external_app.settings import AppStudy
 from strategies.outsourced.observations import MODEL
@@ -72,28 +73,36 @@ def audit(released: ReleasedModel, out: Path, begin: Callable[[str], object] = s
     auditor = Auditor(exchange, AttackPool(0), results, share_images=False)
     accuracy = evaluate_weights(records, released.weights)[CLEAN_ACCURACY]
     results.row(task, metric=TEST_ACCURACY.name, reference="original", value=accuracy, n=records.num_test)
-    aside = f"{len(records.set_aside)} non-members, which are not tested"
-    how = f"learning rate {plan.learning_rate:g}, momentum {plan.momentum:g}, weight decay {plan.weight_decay:g}"
-    training = f"{plan.local_epochs} epochs of SGD in batches of {plan.batch_size}, {how}"
-    seen = [Seen(0, 0, records.num_train)]
-    has = "predictions of the tested records alone" if PREDICTIONS in request.paths else "weights"
-    card = auditor.card(task, MODEL, seen, accuracy, labels=KnownLabels.KNOWN, attacker_has=has)
+    seen, right = [Seen(0, 0, records.num_train)], accuracy_on_members(records, released.weights)
     null = null_area(plan, records)
-    shown_null = [round(number, 4) for number in null] if null else None
-    card = card.but(normalisation=request.settings.normalisation or None, null_auc=shown_null)
-    general = general_doubt(records, null, accuracy_on_members(records, released.weights))
+    card, of_shadows = _card(released, auditor.card(task, MODEL, seen, accuracy, labels=KnownLabels.KNOWN), null)
+    verdicts = partial(doubted, general=general_doubt(records, null, right))
     try:
         for at, attack in enumerate(released.attacks):
             begin(repr(attack))
-            own = card.but(set_aside=aside, shadow_training=training) if attack.profile.trains_shadows else card
+            own = card.but(**of_shadows) if attack.profile.trains_shadows else card
             observed = Observed(task, released.weights, seen)
             auditor.submit_groups(f"{SCENARIO}-{at:02d}", [(attack,)], MODEL, observed, own)
             auditor.collect(wait=True)
     except KeyboardInterrupt:
+        results.judge(verdicts)
         results.conclude(finished=False)
         raise
-    results.judge(partial(doubted, general=general))
+    results.judge(verdicts)
     return results.conclude()
+
+
+def _card(released: ReleasedModel, card: ThreatCard, null: Estimate | None) -> tuple[ThreatCard, dict[str, str]]:
+    """The threat card of every attack, and further facts of those that train shadow models."""
+    plan, request = released.plan, released.request
+    how = f"learning rate {plan.learning_rate:g}, momentum {plan.momentum:g}, weight decay {plan.weight_decay:g}"
+    own = {
+        "set_aside": f"{len(released.records.set_aside)} non-members, which are not tested",
+        "shadow_training": f"{plan.local_epochs} epochs of SGD in batches of {plan.batch_size}, {how}",
+    }
+    has = "predictions of the tested records alone" if PREDICTIONS in request.paths else "weights"
+    normalisation = request.settings.normalisation or None
+    return card.but(attacker_has=has, normalisation=normalisation, null_auc=null and list(null)), own
 
 
 def attack_model(console: Terminal, request: Request, out: Path, *, as_json: bool = False) -> bool:
@@ -123,7 +132,7 @@ def attack_model(console: Terminal, request: Request, out: Path, *, as_json: boo
         console.say(f"null AUC, by models that saw no tested record: {of}; expected of folders that are alike: 0.50")
     if any(cell.card.no_verdict == DIFFER for cell in cells):
         console.say(
-            "both folders differ by the null AUC, or else by counts of classes: no AUC shows what training left"
+            "members and non-members differ by the null AUC, or by counts of classes: so may any attack tell them"
         )
     for attack, why in failures.items():
         errors.say(f"{attack} failed: {why}")

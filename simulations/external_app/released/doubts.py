@@ -42,7 +42,7 @@ def null_area(plan: ReleasedPlan, records: Records) -> Estimate | None:
             return None
         sums = {name: total + torch.tensor(scores[name]) for name, total in sums.items()}
     both = tuple(sums.values())
-    return Estimate(auc(*both), *auc_interval(*both)) if len(own) else None
+    return Estimate(*(round(end, 4) for end in (auc(*both), *auc_interval(*both)))) if len(own) else None
 
 
 def accuracy_on_members(records: Records, weights: Tensors) -> float:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 import sys
 from functools import cache
 from pathlib import Path
@@ -30,7 +31,7 @@ from defenses.base import Batch
 from simulations.experiment.experiment import Experiment
 from simulations.external_app.recorded.missing import require_complete
 from simulations.external_app.released.model import ReleasedModel, prepare
-from simulations.external_app.released.records import ReleasedPlan
+from simulations.external_app.released.records import ReleasedPlan, read_pictures
 from strategies.audit.jobs import AttackJob
 from strategies.audit.kinds import Observed, Seen
 from strategies.audit.runner import run_job
@@ -368,3 +369,39 @@ def test_folders_that_are_alike_have_a_null_at_chance(release: Path, tmp_path: P
     assert f"null AUC, by models that saw no tested record: {attack['null_auc']:.2f}, " in shown
     assert attack["null_low"] < 0.5 < attack["null_high"]
     assert attack["null_low"] < attack["null_auc"] < attack["null_high"]
+
+
+def test_class_folders_named_by_whole_numbers_are_sorted_as_numbers(tmp_path: Path) -> None:
+    for name in ("10", "9", "2"):
+        for at, folder in enumerate((tmp_path / "in", tmp_path / "out")):
+            picture(folder, digits()[0][int(name) + 20 * at], int(name), 0)
+    data = read_pictures(str(tmp_path / "in"), str(tmp_path / "out"))
+    assert data.class_names == ("2", "9", "10")
+    for at, part in enumerate((data.test, data.train)):
+        by_label = dict(zip(part.labels.tolist(), part.images, strict=True))
+        for label, name in enumerate((2, 9, 10)):
+            assert by_label[label].equal((digits()[0][name + 20 * at] * 255).round().byte())
+
+
+def test_a_wrong_order_of_classes_is_no_safety(release: Path, tmp_path: Path) -> None:
+    for name in ("in", "out"):
+        for folder in (release / name).iterdir():
+            shutil.copytree(folder, tmp_path / name / str((int(folder.name) + 1) % 10))
+    words = [*options(release, members=tmp_path / "in", nonmembers=tmp_path / "out"), *words_of(update_attacks=LOSS)]
+    (attack,) = attacked(tmp_path / "told", *words)["attacks"]
+    assert attack["high"] < 0.5
+    assert attack["verdict"] == "inconsistent: check class order and normalisation"
+
+
+def test_predictions_that_allow_no_verdict_say_so(tmp_path: Path) -> None:
+    """Worse than chance, on other classes than non-members, wrong for members, or alike for every record."""
+    sure, unsure, inconsistent = [0.9, 0.1], [0.6, 0.4], "inconsistent: check class order and normalisation"
+    for name, member, other, labels, verdict in (
+        ("below", unsure, sure, (0, 0), inconsistent), ("wrong", sure[::-1], unsure[::-1], (0, 0), inconsistent),
+        ("classes", sure, unsure[::-1], (0, 1), "cannot tell: folders differ"),
+        ("tied", unsure, unsure, (0, 0), "cannot tell: all scores are equal"),
+        ("told", sure, unsure, (0, 0), "infers members"),
+    ):  # fmt: skip
+        lines = [[1, labels[0], *member], [0, labels[1], *other]] * 30
+        (attack,) = attacked(tmp_path / name, "--predictions", str(written(tmp_path / f"{name}.csv", lines)))["attacks"]
+        assert attack["verdict"] == verdict, name
