@@ -1,5 +1,6 @@
 """The work of ``fedveil attack --weights`` and ``--predictions``: the audit of a final model, and its results shown."""
 
+import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 from flwr.app import Message
 
 from attacks.membership.loss_threshold import Membership
-from attacks.metrics.guesses import MEMBERSHIP_TPR
+from attacks.metrics.guesses import MEMBERSHIP_AUC, MEMBERSHIP_TPR
 from attacks.metrics.metric import MEMBERSHIP
 from attacks.metrics.names import scores_to_texts
 from attacks.metrics.training import TEST_ACCURACY
@@ -25,9 +26,9 @@ from simulations.console.terminal import Terminal
 from simulations.external_app.recorded.command import watching
 from simulations.external_app.recorded.missing import PREDICTIONS
 from simulations.external_app.recorded.settings import Request
-from simulations.external_app.released.doubts import DIFFER, accuracy_on_members, doubted, general_doubt, null_area
+from simulations.external_app.released.doubts import DIFFER, doubted, general_doubt, null_area
 from simulations.external_app.released.model import SCENARIO, ReleasedModel, prepare
-from simulations.external_app.released.records import Records
+from simulations.external_app.released.records import Members, Records
 from simulations.external_app.study import AppResults
 from simulations.report.analysis.run import read_run
 from simulations.report.page.tables import AREA, RATE
@@ -43,6 +44,8 @@ from strategies.audit.threat_card import KnownLabels, ThreatCard
 from strategies.exchange.exchange import Exchange
 from strategies.external_app.settings import AppStudy
 from strategies.outsourced.observations import MODEL
+
+LOSS = "test-loss-original"
 
 
 class Judge(LocalGrid):
@@ -71,14 +74,25 @@ def audit(released: ReleasedModel, out: Path, begin: Callable[[str], object] = s
     judge, task = Judge(records), records.task
     exchange = Exchange(judge, dict(enumerate(judge.get_node_ids())), 0.0)
     auditor = Auditor(exchange, AttackPool(0), results, share_images=False)
-    accuracy = evaluate_weights(records, released.weights)[CLEAN_ACCURACY]
+    measured = [evaluate_weights(of, released.weights) for of in (records, Members(plan))]
+    (accuracy, right), sound = (of[CLEAN_ACCURACY] for of in measured), all(math.isfinite(of[LOSS]) for of in measured)
     results.row(task, metric=TEST_ACCURACY.name, reference="original", value=accuracy, n=records.num_test)
-    seen, right = [Seen(0, 0, records.num_train)], accuracy_on_members(records, released.weights)
-    null = null_area(plan, records)
+    seen, null = [Seen(0, 0, records.num_train)], null_area(plan, records) if sound else None
     card, of_shadows = _card(released, auditor.card(task, MODEL, seen, accuracy, labels=KnownLabels.KNOWN), null)
     verdicts = partial(doubted, general=general_doubt(records, null, right))
     try:
         for at, attack in enumerate(released.attacks):
+            if not sound:
+                about: dict[str, Any] = {
+                    "attack": repr(attack),
+                    "metric": MEMBERSHIP_AUC.name,
+                    "card": card,
+                    "failures": 1,
+                }
+                results.row(
+                    task, **about, value=None, n=1, status="failed", message="the model's logits are not finite"
+                )
+                continue
             begin(repr(attack))
             own = card.but(**of_shadows) if attack.profile.trains_shadows else card
             observed = Observed(task, released.weights, seen)

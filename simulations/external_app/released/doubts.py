@@ -5,18 +5,14 @@ from dataclasses import replace
 
 import torch
 
-from attacks.membership.loss_threshold import Membership, predict
+from attacks.membership.loss_threshold import Membership
 from attacks.metrics.guesses import MEMBER_SCORE, MEMBERSHIP_AUC, OTHER_SCORE
-from attacks.normalisation import normalise
 from attacks.scoring.intervals import Estimate
 from attacks.scoring.roc import auc, auc_interval
 from clients.scoring.audit import membership_scores
 from clients.task.auxiliary import Auxiliary
-from clients.task.batches import CHUNK, chunks
 from clients.task.local_data import Client
-from clients.task.task import load_weights
 from defenses.random_draws import generator_for
-from defenses.tensors import Tensors
 from simulations.external_app.released.records import Records, ReleasedPlan
 from simulations.report.studies.intervals import wilson
 from simulations.run_folder.rows import Row
@@ -43,16 +39,6 @@ def null_area(plan: ReleasedPlan, records: Records) -> Estimate | None:
         sums = {name: total + torch.tensor(scores[name]) for name, total in sums.items()}
     both = tuple(sums.values())
     return Estimate(*(round(end, 4) for end in (auc(*both), *auc_interval(*both)))) if len(own) else None
-
-
-def accuracy_on_members(records: Records, weights: Tensors) -> float:
-    """Of the model on what it was trained on, as in use."""
-    model, right = load_weights(records.task.plan.build_model(), weights).eval(), 0
-    for positions in chunks(records.num_train, CHUNK):
-        batch = records.protected_test("accuracy", records.plain(positions), int(positions[0]))
-        logits = predict(model, normalise(batch.images, records.card))
-        right += int((logits.argmax(1) == batch.targets.argmax(1)).sum())
-    return right / records.num_train
 
 
 def general_doubt(records: Records, null: Estimate | None, right: float) -> str:

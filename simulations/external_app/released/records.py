@@ -60,6 +60,16 @@ class Records(LocalData):
         return local_batch(self.dataset.train, self._test[positions], self.card.num_classes)
 
 
+class Members(Records):
+    """The same with members in the place of test examples, on which a model is evaluated."""
+
+    def __init__(self, plan: ReleasedPlan) -> None:
+        super().__init__(plan)
+        self._test = self._train
+
+    test_plain = Records.plain
+
+
 class Table(nn.Embedding):
     """A model that is known by its predictions: maps numbers of records (B, 1, 1, 1) to their logits, the rows of a table."""
 

@@ -405,3 +405,13 @@ def test_predictions_that_allow_no_verdict_say_so(tmp_path: Path) -> None:
         lines = [[1, labels[0], *member], [0, labels[1], *other]] * 30
         (attack,) = attacked(tmp_path / name, "--predictions", str(written(tmp_path / f"{name}.csv", lines)))["attacks"]
         assert attack["verdict"] == verdict, name
+
+
+def test_a_model_without_finite_logits_is_a_failed_attack(release: Path, tmp_path: Path) -> None:
+    path = tmp_path / "huge.safetensors"
+    save_file({name: value * 1e20 for name, value in shared_tensors(overfitted()).items()}, path)
+    words = [*options(release, weights=path), *words_of(update_attacks=LOSS), "--json", "--out", tmp_path / "out"]
+    code, told = fedveil("attack", *words)
+    assert code == 1
+    assert "LossThreshold() failed: the model's logits are not finite" in told
+    assert json.loads(told[told.index("{") :])["attacks"][0]["verdict"] == "failed"
