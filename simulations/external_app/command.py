@@ -57,7 +57,8 @@ def attack(
     A line per record follows: 1 or 0, its class from 0, and a probability per class. No attack with shadow models runs on these.
     --json then prints "members", "nonmembers", "set_aside", "accuracy" and "attacks", each with "attack", "verdict", "auc" from
     "low" to "high", "tpr" (at 1 % false positives) from "tpr_low" to "tpr_high", "shadow_auc", "null_auc" (by models that saw
-    neither folder's tested records) from "null_low" to "null_high", "status" and "failure".
+    neither folder's tested records) from "null_low" to "null_high", "status" and "tpr_status" of
+    "auc" and "tpr", and "failure".
 
     What is missing or wrong is named in one error, each in a line with what it means.
 

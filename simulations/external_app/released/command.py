@@ -172,5 +172,5 @@ def _to_json(cell: Cell) -> dict[str, Any]:
     return {
         "attack": cell.attack, "verdict": verdict if area.mean is not None else "failed", "auc": area.mean, "low": area.low,
         "high": area.high, "tpr": rate.mean, "tpr_low": rate.low, "tpr_high": rate.high,
-        "shadow_auc": cell.mean("shadow-auc"), **null, "status": cell.status,
+        "shadow_auc": cell.mean("shadow-auc"), **null, "status": cell.status, "tpr_status": rate.status if rate.mean is not None else "",
     }  # fmt: skip

@@ -405,6 +405,7 @@ def test_predictions_that_allow_no_verdict_say_so(tmp_path: Path) -> None:
         lines = [[1, labels[0], *member], [0, labels[1], *other]] * 30
         (attack,) = attacked(tmp_path / name, "--predictions", str(written(tmp_path / f"{name}.csv", lines)))["attacks"]
         assert attack["verdict"] == verdict, name
+    assert (attack["status"], attack["tpr_status"]) == ("ok", "under-powered")  # of the last, with 30 non-members
 
 
 def test_a_model_without_finite_logits_is_a_failed_attack(release: Path, tmp_path: Path) -> None:
