@@ -28,7 +28,7 @@ from simulations.external_app.recorded.missing import PREDICTIONS
 from simulations.external_app.recorded.settings import Request
 from simulations.external_app.released.doubts import DIFFER, doubted, general_doubt, null_area
 from simulations.external_app.released.model import SCENARIO, ReleasedModel, prepare
-from simulations.external_app.released.records import Members, Records
+from simulations.external_app.released.records import Members, Records, read_pictures
 from simulations.external_app.study import AppResults
 from simulations.report.analysis.run import read_run
 from simulations.report.page.tables import AREA, RATE
@@ -128,7 +128,11 @@ def attack_model(console: Terminal, request: Request, out: Path, *, as_json: boo
     out.mkdir(parents=True, exist_ok=True)
     records, page = released.records, out / "report.html"
     members, others, aside = records.num_train, records.num_test, len(records.set_aside)
-    console.say(f"{members} members and {others} non-members are tested; {aside} non-members are set aside")
+    copies = (
+        read_pictures(records.task.plan.members, records.task.plan.data_dir)[1] if "--members" in request.paths else 0
+    )
+    left = f"{aside} non-members are set aside; {copies} copies are left out"
+    console.say(f"{members} members and {others} non-members are tested; {left}")
     console.say("by chance, the AUC is 0.50 and the true positive rate (TPR) at 1 % false positives (FPR) is 1 %")
     with watching(console) as begin:
         rows = audit(released, out, begin)
@@ -154,7 +158,9 @@ def attack_model(console: Terminal, request: Request, out: Path, *, as_json: boo
     if as_json:
         about = {"directory": str(out), "page": str(page), "accuracy": findings[0].accuracy.to_json()}
         told = [_to_json(cell) | {"failure": failures.get(cell.attack, "")} for cell in cells]
-        print_json({**about, "members": members, "nonmembers": others, "set_aside": aside, "attacks": told})
+        print_json(
+            {**about, "members": members, "nonmembers": others, "set_aside": aside, "copies": copies, "attacks": told}
+        )
     return all(cell.attack in failures for cell in cells)
 
 
@@ -172,5 +178,6 @@ def _to_json(cell: Cell) -> dict[str, Any]:
     return {
         "attack": cell.attack, "verdict": verdict if area.mean is not None else "failed", "auc": area.mean, "low": area.low,
         "high": area.high, "tpr": rate.mean, "tpr_low": rate.low, "tpr_high": rate.high,
-        "shadow_auc": cell.mean("shadow-auc"), **null, "status": cell.status, "tpr_status": rate.status if rate.mean is not None else "",
+        "shadow_auc": cell.mean("shadow-auc"), **null, "status": cell.status,
+        "tpr_status": rate.status if rate.mean is not None else "",
     }  # fmt: skip

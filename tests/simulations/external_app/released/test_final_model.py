@@ -143,7 +143,11 @@ def test_a_model_that_learned_by_heart_gives_its_pictures_away(audited: tuple[Pa
 @pytest.mark.numeric
 def test_pictures_that_never_trained_the_model_are_at_chance(release: Path, tmp_path: Path) -> None:
     """Of 120 against 240 records of one distribution the AUC has a standard deviation of 0.032."""
-    told = attacked(tmp_path / "out", *options(release, members=release / "new"), *words_of(update_attacks=LOSS))
+    members = shutil.copytree(release / "new", tmp_path / "new")
+    first = next(members.glob("3/*.png"))
+    shutil.copy(first, first.with_stem("copy"))
+    told = attacked(tmp_path / "out", *options(release, members=members), *words_of(update_attacks=LOSS))
+    assert (told["members"], told["copies"]) == (MEMBERS, 1)
     (attack,) = told["attacks"]
     assert told["set_aside"] == 0
     assert abs(attack["auc"] - 0.5) < 4 * 0.032
@@ -269,12 +273,16 @@ def test_wrong_predictions_are_named(tmp_path: Path) -> None:
     for at, (line, said) in enumerate((
         ([2, 0, 0.5, 0.5], "line 3 is '2,0,0.5,0.5'; allowed: member 1 or 0"), ([1, 2, 0.5, 0.5], "allowed: label 0 to 1"),
         ([1, 0, 3.5, -2.5], "from 0 to 1, so no logits"), ([1, 0, 0.5, 0.4], "sum to 1 within 0.01"),
-        ([1, 0, "nan", 0.4], "from 0 to 1"), ([1, 0, "?", 0.4], "could not convert"), ([1, 0, 1.0], "number of columns"),
+        ([1, 0, "nan", 0.4], "from 0 to 1"), ([1, 0, "?", 0.4], "could not convert"),
+        ([1, 0, 1.0], "line 3 is '1,0,1.0'; allowed: 4 numbers"),
     )):  # fmt: skip
         path = written(tmp_path / f"{at}.csv", [good[0], line, *good[2:]])
         told = refused("attack", "--predictions", path)
         assert "--predictions" in told
         assert said in told, told
+    path = tmp_path / "blank.csv"
+    path.write_text("member,label,a\u2028,b\n\n\n1,0,0.5,0.5\n3,0,0.5,0.5\n", encoding="utf-8")
+    assert "line 5 is '3,0,0.5,0.5'" in refused("attack", "--predictions", path)
     few = written(tmp_path / "few.csv", good[:20])
     assert "there are 10 non-members; needed: 16 or more" in refused("attack", "--predictions", few)
     assert "expected member,label" in refused("attack", "--predictions", written(tmp_path / "no.csv", good, "a,b,c,d"))
@@ -293,6 +301,10 @@ def test_what_does_not_go_together_or_fit_is_named(release: Path, tmp_path: Path
     (nine / "9").rmdir()
     for label in range(10):
         picture(tiny := tmp_path / "tiny", digits()[0][label][:, :14, :14], label, label)
+    for label in range(2):
+        picture(twice := tmp_path / "twice", digits()[0][0], label, 0)
+    for label in range(2, 10):
+        (twice / str(label)).mkdir()
     text = tmp_path / "no.safetensors"
     text.write_text("no weights")
     needed = words_of()
@@ -317,8 +329,10 @@ def test_what_does_not_go_together_or_fit_is_named(release: Path, tmp_path: Path
             [*options(release), *words_of(update_attacks="LiRA(num_members=100)")],
             f"there are {OTHERS} different pictures; needed: 400",
         ),
-        ([*options(release, nonmembers=both), *needed], "is the same image as"),
-        ([*options(release, nonmembers=nine), *needed], "folders of the same classes; 9: in one only"),
+        ([*options(release, nonmembers=both), *needed], "; 20 of both folders are the same; a record is a member or not"),
+        ([*options(release, nonmembers=twice), *needed], "0.png; a record has one class"),
+        ([*options(release, weights=tmp_path / ":smile:.st"), *needed], "/:smile:.st"),
+        ([*options(release, nonmembers=nine), *needed], "folders of the same classes; '9': in one only"),
         ([*options(release, members=tiny), *needed], "--members: pictures are (1, 14, 14); allowed: input-shape, (1, 28, 28)"),
     ):  # fmt: skip
         out = tmp_path / "out"
@@ -375,7 +389,7 @@ def test_class_folders_named_by_whole_numbers_are_sorted_as_numbers(tmp_path: Pa
     for name in ("10", "9", "2"):
         for at, folder in enumerate((tmp_path / "in", tmp_path / "out")):
             picture(folder, digits()[0][int(name) + 20 * at], int(name), 0)
-    data = read_pictures(str(tmp_path / "in"), str(tmp_path / "out"))
+    data, _ = read_pictures(str(tmp_path / "in"), str(tmp_path / "out"))
     assert data.class_names == ("2", "9", "10")
     for at, part in enumerate((data.test, data.train)):
         by_label = dict(zip(part.labels.tolist(), part.images, strict=True))
