@@ -34,7 +34,7 @@ SIZES = ("paper",)
 """Tables that a file of settings may hold: the experiment at another size."""
 OF_ONE_RUN = {"output-dir", "resume"}
 """Settings in a ``config.json`` that another run does not take from it."""
-errors = Terminal(stderr=True, highlight=False)
+errors = Terminal(stderr=True, highlight=False, emoji=False)
 
 
 def read_toml(path: Path, size: str | None = None) -> dict[str, Any]:

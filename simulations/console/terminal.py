@@ -18,7 +18,7 @@ class Terminal(Console):
 
     def say(self, text: str) -> None:
         """Print a text as it is: square brackets are no markup, and the terminal wraps long lines."""
-        self.print(text, markup=False, soft_wrap=True)
+        self.print(text, markup=False, emoji=False, soft_wrap=True)
 
     def render_str(self, text: str, **options: Any) -> Text:
         """As rich reads it, with the text made plain: before it is wrapped, and cut to the width of a column."""

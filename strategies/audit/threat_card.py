@@ -92,6 +92,7 @@ class ThreatCard:
         mods: Of an external app, as far as they are known.
         reported_defence: Of a recording, what is known of a defence.
         caveats: What a reader must know besides.
+        no_verdict: Why no verdict follows from the numbers; "" where one does.
         server: ``ACTIVE_SERVER`` where it did more than look: no result of an honest-but-curious server, and never beside one.
         more: Further facts, JSON values.
     """
@@ -126,6 +127,7 @@ class ThreatCard:
     mods: str = ""
     reported_defence: str = ""
     caveats: tuple[str, ...] = ()
+    no_verdict: str = ""
     more: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:

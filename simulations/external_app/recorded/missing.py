@@ -83,7 +83,7 @@ def require_complete(
         what = "is no file and no folder" if update.exists() else "does not exist; name a file or a folder"
         problems.append(f"UPDATE: {update} {what}")
     problems += contradictions(request.settings, of_recording=bool(paths) or request.update.is_dir())
-    needed = () if PREDICTIONS in request.paths else NEEDED
+    needed = () if PREDICTIONS in request.paths else (*NEEDED, "normalisation") if paths else NEEDED
     problems += [f"{key} is missing; {KEYS[key].description}" for key in needed if not values.get(key)]
     if problems:
         listed = [f"{len(problems)} arguments are missing or wrong:", *(f"- {problem}" for problem in problems)]

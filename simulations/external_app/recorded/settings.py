@@ -79,7 +79,8 @@ class AttackSettings(Settings):
     norm: Norm = setting("group", "normalisation layers of the model")
     normalisation: Annotated[str, Readable(mean_and_std, "mean/std, such as 0.5/0.5 or 0.5,0.4/0.2,0.3")] = setting(
         "",
-        "normalisation of images in [0, 1], one number or one for each channel; empty: what the originals say, or 0/1",
+        "mean/std of images in [0, 1], one number or one for each channel, such as 0.5/0.5, that of fedveil's own runs on "
+        "folders of pictures; needed with --weights; else empty: what the originals say, or 0/1",
     )
     weights: str = setting(
         "", "safetensors of the weights that an update started from; empty: the model's initial ones of seed"

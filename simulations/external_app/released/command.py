@@ -1,16 +1,19 @@
 """The work of ``fedveil attack --weights`` and ``--predictions``: the audit of a final model, and its results shown."""
 
+import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from flwr.app import Message
 
 from attacks.membership.loss_threshold import Membership
-from attacks.metrics.guesses import MEMBERSHIP_TPR
+from attacks.metrics.guesses import MEMBERSHIP_AUC, MEMBERSHIP_TPR
 from attacks.metrics.metric import MEMBERSHIP
 from attacks.metrics.names import scores_to_texts
 from attacks.metrics.training import TEST_ACCURACY
+from attacks.scoring.intervals import Estimate
 from clients.messages.node import reply_to
 from clients.scoring.audit import ALONE, membership_scores
 from clients.scoring.guesses import read_guesses
@@ -23,23 +26,26 @@ from simulations.console.terminal import Terminal
 from simulations.external_app.recorded.command import watching
 from simulations.external_app.recorded.missing import PREDICTIONS
 from simulations.external_app.recorded.settings import Request
+from simulations.external_app.released.doubts import DIFFER, doubted, general_doubt, null_area
 from simulations.external_app.released.model import SCENARIO, ReleasedModel, prepare
-from simulations.external_app.released.records import Records
+from simulations.external_app.released.records import Members, Records, read_pictures
 from simulations.external_app.study import AppResults
 from simulations.report.analysis.run import read_run
 from simulations.report.page.tables import AREA, RATE
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.score import Score
-from simulations.report.text import dagger, two
+from simulations.report.text import dagger, two, within
 from simulations.run_folder.rows import Row
 from simulations.runtime.local_grid import LocalGrid
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Observed, Seen
 from strategies.audit.pool import AttackPool
-from strategies.audit.threat_card import KnownLabels
+from strategies.audit.threat_card import KnownLabels, ThreatCard
 from strategies.exchange.exchange import Exchange
 from strategies.external_app.settings import AppStudy
 from strategies.outsourced.observations import MODEL
+
+LOSS = "test-loss-original"
 
 
 class Judge(LocalGrid):
@@ -68,25 +74,49 @@ def audit(released: ReleasedModel, out: Path, begin: Callable[[str], object] = s
     judge, task = Judge(records), records.task
     exchange = Exchange(judge, dict(enumerate(judge.get_node_ids())), 0.0)
     auditor = Auditor(exchange, AttackPool(0), results, share_images=False)
-    accuracy = evaluate_weights(records, released.weights)[CLEAN_ACCURACY]
+    measured = [evaluate_weights(of, released.weights) for of in (records, Members(plan))]
+    (accuracy, right), sound = (of[CLEAN_ACCURACY] for of in measured), all(math.isfinite(of[LOSS]) for of in measured)
     results.row(task, metric=TEST_ACCURACY.name, reference="original", value=accuracy, n=records.num_test)
-    aside = f"{len(records.set_aside)} non-members, which are not tested"
-    how = f"learning rate {plan.learning_rate:g}, momentum {plan.momentum:g}, weight decay {plan.weight_decay:g}"
-    training = f"{plan.local_epochs} epochs of SGD in batches of {plan.batch_size}, {how}"
-    seen = [Seen(0, 0, records.num_train)]
-    has = "predictions of the tested records alone" if PREDICTIONS in request.paths else "weights"
-    card = auditor.card(task, MODEL, seen, accuracy, labels=KnownLabels.KNOWN, attacker_has=has)
+    seen, null = [Seen(0, 0, records.num_train)], null_area(plan, records) if sound else None
+    card, of_shadows = _card(released, auditor.card(task, MODEL, seen, accuracy, labels=KnownLabels.KNOWN), null)
+    verdicts = partial(doubted, general=general_doubt(records, null, right))
     try:
         for at, attack in enumerate(released.attacks):
+            if not sound:
+                about: dict[str, Any] = {
+                    "attack": repr(attack),
+                    "metric": MEMBERSHIP_AUC.name,
+                    "card": card,
+                    "failures": 1,
+                }
+                results.row(
+                    task, **about, value=None, n=1, status="failed", message="the model's logits are not finite"
+                )
+                continue
             begin(repr(attack))
-            own = card.but(set_aside=aside, shadow_training=training) if attack.profile.trains_shadows else card
+            own = card.but(**of_shadows) if attack.profile.trains_shadows else card
             observed = Observed(task, released.weights, seen)
             auditor.submit_groups(f"{SCENARIO}-{at:02d}", [(attack,)], MODEL, observed, own)
             auditor.collect(wait=True)
     except KeyboardInterrupt:
+        results.judge(verdicts)
         results.conclude(finished=False)
         raise
+    results.judge(verdicts)
     return results.conclude()
+
+
+def _card(released: ReleasedModel, card: ThreatCard, null: Estimate | None) -> tuple[ThreatCard, dict[str, str]]:
+    """The threat card of every attack, and further facts of those that train shadow models."""
+    plan, request = released.plan, released.request
+    how = f"learning rate {plan.learning_rate:g}, momentum {plan.momentum:g}, weight decay {plan.weight_decay:g}"
+    own = {
+        "set_aside": f"{len(released.records.set_aside)} non-members, which are not tested",
+        "shadow_training": f"{plan.local_epochs} epochs of SGD in batches of {plan.batch_size}, {how}",
+    }
+    has = "predictions of the tested records alone" if PREDICTIONS in request.paths else "weights"
+    normalisation = request.settings.normalisation or None
+    return card.but(attacker_has=has, normalisation=normalisation, null_auc=null and list(null)), own
 
 
 def attack_model(console: Terminal, request: Request, out: Path, *, as_json: bool = False) -> bool:
@@ -98,7 +128,11 @@ def attack_model(console: Terminal, request: Request, out: Path, *, as_json: boo
     out.mkdir(parents=True, exist_ok=True)
     records, page = released.records, out / "report.html"
     members, others, aside = records.num_train, records.num_test, len(records.set_aside)
-    console.say(f"{members} members and {others} non-members are tested; {aside} non-members are set aside")
+    copies = (
+        read_pictures(records.task.plan.members, records.task.plan.data_dir)[1] if "--members" in request.paths else 0
+    )
+    left = f"{aside} non-members are set aside; {copies} copies are left out"
+    console.say(f"{members} members and {others} non-members are tested; {left}")
     console.say("by chance, the AUC is 0.50 and the true positive rate (TPR) at 1 % false positives (FPR) is 1 %")
     with watching(console) as begin:
         rows = audit(released, out, begin)
@@ -111,13 +145,22 @@ def attack_model(console: Terminal, request: Request, out: Path, *, as_json: boo
         console.say("  †: no AUC without a defence lies above chance, or fewer than 100 non-members were tested")
     for caveat in (text for finding in findings for text in finding.all_caveats):
         console.say(f"caveat: {caveat}")
+    if null := cells[0].card.more.get("null_auc"):
+        of = f"{two(null[0])}, {within(null[1], null[2], two)}"
+        console.say(f"null AUC, by models that saw no tested record: {of}; expected of folders that are alike: 0.50")
+    if any(cell.card.no_verdict == DIFFER for cell in cells):
+        console.say(
+            "members and non-members differ by the null AUC, or by counts of classes: so may any attack tell them"
+        )
     for attack, why in failures.items():
         errors.say(f"{attack} failed: {why}")
     console.say(f"report: {page}")
     if as_json:
         about = {"directory": str(out), "page": str(page), "accuracy": findings[0].accuracy.to_json()}
         told = [_to_json(cell) | {"failure": failures.get(cell.attack, "")} for cell in cells]
-        print_json({**about, "members": members, "nonmembers": others, "set_aside": aside, "attacks": told})
+        print_json(
+            {**about, "members": members, "nonmembers": others, "set_aside": aside, "copies": copies, "attacks": told}
+        )
     return all(cell.attack in failures for cell in cells)
 
 
@@ -130,9 +173,11 @@ def _line(cell: Cell) -> list[str]:
 def _to_json(cell: Cell) -> dict[str, Any]:
     """For programs, as `fedveil attack --help` describes it; the verdict is by the rule of a run's report."""
     area, rate = (cell.scores.get(of) or Score(None) for of in (MEMBERSHIP.decides, MEMBERSHIP_TPR.of()))
-    verdict = "infers members" if cell.tells_members else "not shown to infer members"
+    verdict = cell.card.no_verdict or ("infers members" if cell.tells_members else "not shown to infer members")
+    null = dict(zip(("null_auc", "null_low", "null_high"), cell.card.more.get("null_auc") or (None,) * 3, strict=True))
     return {
         "attack": cell.attack, "verdict": verdict if area.mean is not None else "failed", "auc": area.mean, "low": area.low,
         "high": area.high, "tpr": rate.mean, "tpr_low": rate.low, "tpr_high": rate.high,
-        "shadow_auc": cell.mean("shadow-auc"), "status": cell.status,
+        "shadow_auc": cell.mean("shadow-auc"), **null, "status": cell.status,
+        "tpr_status": rate.status if rate.mean is not None else "",
     }  # fmt: skip

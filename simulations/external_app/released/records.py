@@ -32,7 +32,7 @@ class ReleasedPlan(AppPlan):
 
     def load_data(self) -> ImageDataset:
         """Non-members in the place of training examples, of which the server's own are; members in that of test examples."""
-        return read_pictures(self.members, self.data_dir) if self.members else read_predictions(self.data_dir)[0]
+        return (read_pictures(self.members, self.data_dir) if self.members else read_predictions(self.data_dir))[0]
 
     def build_model(self) -> nn.Module:
         """The model by its name, or the table."""
@@ -60,6 +60,16 @@ class Records(LocalData):
         return local_batch(self.dataset.train, self._test[positions], self.card.num_classes)
 
 
+class Members(Records):
+    """The same with members in the place of test examples, on which a model is evaluated."""
+
+    def __init__(self, plan: ReleasedPlan) -> None:
+        super().__init__(plan)
+        self._test = self._train
+
+    test_plain = Records.plain
+
+
 class Table(nn.Embedding):
     """A model that is known by its predictions: maps numbers of records (B, 1, 1, 1) to their logits, the rows of a table."""
 
@@ -69,18 +79,24 @@ class Table(nn.Embedding):
 
 
 @functools.lru_cache(maxsize=1)
-def read_pictures(members: str, nonmembers: str) -> ImageDataset:
-    """Members as test part, non-members as training part; copies of a picture within a folder are left out.
+def read_pictures(members: str, nonmembers: str) -> tuple[ImageDataset, int]:
+    """Members as test part, non-members as training part; how many copies of a picture within a folder were left out.
 
-    ``ConfigError`` for a folder without pictures or with several sizes of these, unequal classes, or an image in both.
+    ``ConfigError`` for a folder without pictures or with several sizes of these, unequal classes, or an image in both or in two.
     """
     of = {"--members": class_pictures(Path(members)), "--nonmembers": class_pictures(Path(nonmembers))}
+    whole = all(name.isdecimal() for by_class in of.values() for name in by_class)
+    of = {
+        option: dict(sorted(each.items(), key=lambda of: int(of[0]) if whole else of[0])) for option, each in of.items()
+    }
     names = tuple(of["--members"])
     if odd := sorted({*names} ^ {*of["--nonmembers"]}):
-        raise ConfigError(f"--members and --nonmembers need folders of the same classes; {', '.join(odd)}: in one only")
+        raise ConfigError(
+            f"--members and --nonmembers need folders of the same classes; {', '.join(map(repr, odd))}: in one only"
+        )
     # One scale for both: two would give members away by their brightness.
     scale = full_scale(path for by_class in of.values() for paths in by_class.values() for path in paths)
-    known, parts = dict[bytes, Path](), list[ImageData]()
+    known, parts, copies = dict[bytes, Path](), list[ImageData](), 0
     for option, by_class in of.items():
         paths, own = [path for each in by_class.values() for path in each], dict[bytes, int]()
         labels = np.repeat(np.arange(len(names)), [len(each) for each in by_class.values()])
@@ -89,13 +105,18 @@ def read_pictures(members: str, nonmembers: str) -> ImageDataset:
                 raise DataError("there are no pictures; expected a folder per class with pictures in it")
             images = picture_part(paths, labels, scale).images(np.arange(len(paths)), 0, math.inf)[:]
             for at, image in enumerate(images):
-                own.setdefault(hashlib.blake2b(image.numpy().tobytes()).digest(), at)
-            for same in own.keys() & known.keys():
-                raise DataError(f"{paths[own[same]]} is the same image as {known[same]}; a record is a member or not")
+                first = own.setdefault(hashlib.blake2b(image.numpy().tobytes()).digest(), at)
+                if labels[first] != labels[at]:
+                    raise DataError(f"{paths[at]} is the same image as {paths[first]}; a record has one class")
+            if both := own.keys() & known.keys():
+                same, count = min(both, key=lambda digest: known[digest]), f"{len(both)} of both folders are the same"
+                raise DataError(
+                    f"{paths[own[same]]} is the same image as {known[same]}; {count}; a record is a member or not"
+                )
         known |= {digest: paths[at] for digest, at in own.items()}
-        kept = list(own.values())
+        kept, copies = list(own.values()), copies + len(paths) - len(own)
         parts.append(ImageData(images[kept], torch.from_numpy(labels[kept])))
-    return ImageDataset(parts[1], parts[0], names, (0.0,), (1.0,), name="pictures")
+    return ImageDataset(parts[1], parts[0], names, (0.0,), (1.0,), name="pictures"), copies
 
 
 @functools.lru_cache(maxsize=1)
@@ -104,15 +125,17 @@ def read_predictions(path: str) -> tuple[ImageDataset, Tensor]:
 
     ``DataError`` names the line, what came and what is allowed.
     """
-    header, *lines = Path(path).read_text(encoding="utf-8-sig").splitlines() or [""]
+    header, *rest = Path(path).read_text(encoding="utf-8-sig").split("\n")
+    lines = [(number, line) for number, line in enumerate(rest, 2) if line.strip()]
     names = tuple(header.split(",")[2:])
     if header.split(",")[:2] != ["member", "label"] or len(names) < 2:
         raise DataError(
             f"line 1 is {shortened(header)}; expected member,label and a name per class; see `fedveil attack --help`"
         )
-    values = np.loadtxt(lines, delimiter=",", ndmin=2, comments=None) if lines else np.zeros((0, len(names) + 2))
-    if values.shape[1] != len(names) + 2:
-        raise DataError(f"line 2 has {values.shape[1]} values; expected {len(names) + 2}, as line 1 has")
+    values = np.zeros((len(lines), len(names) + 2))
+    for at, (number, line) in enumerate(lines):
+        with naming(f"line {number} is {shortened(line)}; allowed: {len(names) + 2} numbers, as line 1 has names"):
+            values[at] = list(map(float, line.split(",")))
     member, label, shares = values[:, 0], values[:, 1], values[:, 2:]
     for right, allowed in (
         (np.isin(member, (0, 1)), "member 1 or 0"),
@@ -121,7 +144,8 @@ def read_predictions(path: str) -> tuple[ImageDataset, Tensor]:
         (abs(shares.sum(1) - 1) <= 0.01, "probabilities that sum to 1 within 0.01"),
     ):
         if not right.all():
-            raise DataError(f"line {right.argmin() + 2} is {shortened(lines[right.argmin()])}; allowed: {allowed}")
+            number, line = lines[right.argmin()]
+            raise DataError(f"line {number} is {shortened(line)}; allowed: {allowed}")
     parts = []
     for what, rows in (("non-members", np.flatnonzero(member == 0)), ("members", np.flatnonzero(member == 1))):
         if len(rows) < LEAST_IMAGES:

@@ -37,7 +37,9 @@ def sentence(finding: Finding) -> str:
     if finding.cells:
         area = finding.membership.scores[MEMBERSHIP.decides] if finding.membership else None
         infer = "infer" if _infers_members(finding) else "are not shown to infer"
-        said = f"Attacks {infer} members (highest AUC: {two(area.mean)}, {area.within(two)}). " if area else ""
+        doubts = listed(sorted({cell.card.no_verdict for cell in finding.cells} - {""}))
+        infer = f"have no verdict on members ({doubts})" if doubts and infer != "infer" else f"{infer} members"
+        said = f"Attacks {infer} (highest AUC: {two(area.mean)}, {area.within(two)}). " if area else ""
         return f"{said}No attack on the images has a score, so nothing is known about them."
     if finding.bounds:
         given = "; ".join(finding.bounds)

@@ -177,7 +177,9 @@ def cell_of(place: Place, rows: Sequence[Row], nulls: Nulls, scales: Nulls | Non
         {key: merge(of, ends=scales is not None) for key, of in groups.items()},
         null_scores={key: mean_each(nulls.of(row) for row in of) for key, of in groups.items()},
         leaking=frozenset(
-            (r.metric, r.reference) for r in rows if names_members(r) or (decides(r) and leaks(r, nulls.best(r)))
+            (r.metric, r.reference)
+            for r in rows
+            if not r.card.no_verdict and (names_members(r) or (decides(r) and leaks(r, nulls.best(r))))
         ),
         chances={of: significance(own) for of, own in looked.items()},
         each={of: each_image(own) for of, own in looked.items()} if scales else {},

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 import sys
 from functools import cache
 from pathlib import Path
@@ -30,7 +31,7 @@ from defenses.base import Batch
 from simulations.experiment.experiment import Experiment
 from simulations.external_app.recorded.missing import require_complete
 from simulations.external_app.released.model import ReleasedModel, prepare
-from simulations.external_app.released.records import ReleasedPlan
+from simulations.external_app.released.records import ReleasedPlan, read_pictures
 from strategies.audit.jobs import AttackJob
 from strategies.audit.kinds import Observed, Seen
 from strategies.audit.runner import run_job
@@ -142,11 +143,17 @@ def test_a_model_that_learned_by_heart_gives_its_pictures_away(audited: tuple[Pa
 @pytest.mark.numeric
 def test_pictures_that_never_trained_the_model_are_at_chance(release: Path, tmp_path: Path) -> None:
     """Of 120 against 240 records of one distribution the AUC has a standard deviation of 0.032."""
-    told = attacked(tmp_path / "out", *options(release, members=release / "new"), *words_of(update_attacks=LOSS))
+    members = shutil.copytree(release / "new", tmp_path / "new")
+    first = next(members.glob("3/*.png"))
+    shutil.copy(first, first.with_stem("copy"))
+    told = attacked(tmp_path / "out", *options(release, members=members), *words_of(update_attacks=LOSS))
+    assert (told["members"], told["copies"]) == (MEMBERS, 1)
     (attack,) = told["attacks"]
     assert told["set_aside"] == 0
     assert abs(attack["auc"] - 0.5) < 4 * 0.032
     assert attack["high"] - attack["low"] > 0.08
+    cards = [row["card"] for row in read_lines(tmp_path / "out" / "rows.jsonl") if row["metric"] == "membership-auc"]
+    assert [card["normalisation"] for card in cards] == ["0.13/0.31"]
 
 
 def prepared(release: Path, out: Path, **settings: Any) -> ReleasedModel:
@@ -266,12 +273,16 @@ def test_wrong_predictions_are_named(tmp_path: Path) -> None:
     for at, (line, said) in enumerate((
         ([2, 0, 0.5, 0.5], "line 3 is '2,0,0.5,0.5'; allowed: member 1 or 0"), ([1, 2, 0.5, 0.5], "allowed: label 0 to 1"),
         ([1, 0, 3.5, -2.5], "from 0 to 1, so no logits"), ([1, 0, 0.5, 0.4], "sum to 1 within 0.01"),
-        ([1, 0, "nan", 0.4], "from 0 to 1"), ([1, 0, "?", 0.4], "could not convert"), ([1, 0, 1.0], "number of columns"),
+        ([1, 0, "nan", 0.4], "from 0 to 1"), ([1, 0, "?", 0.4], "could not convert"),
+        ([1, 0, 1.0], "line 3 is '1,0,1.0'; allowed: 4 numbers"),
     )):  # fmt: skip
         path = written(tmp_path / f"{at}.csv", [good[0], line, *good[2:]])
         told = refused("attack", "--predictions", path)
         assert "--predictions" in told
         assert said in told, told
+    path = tmp_path / "blank.csv"
+    path.write_text("member,label,a\u2028,b\n\n\n1,0,0.5,0.5\n3,0,0.5,0.5\n", encoding="utf-8")
+    assert "line 5 is '3,0,0.5,0.5'" in refused("attack", "--predictions", path)
     few = written(tmp_path / "few.csv", good[:20])
     assert "there are 10 non-members; needed: 16 or more" in refused("attack", "--predictions", few)
     assert "expected member,label" in refused("attack", "--predictions", written(tmp_path / "no.csv", good, "a,b,c,d"))
@@ -290,6 +301,10 @@ def test_what_does_not_go_together_or_fit_is_named(release: Path, tmp_path: Path
     (nine / "9").rmdir()
     for label in range(10):
         picture(tiny := tmp_path / "tiny", digits()[0][label][:, :14, :14], label, label)
+    for label in range(2):
+        picture(twice := tmp_path / "twice", digits()[0][0], label, 0)
+    for label in range(2, 10):
+        (twice / str(label)).mkdir()
     text = tmp_path / "no.safetensors"
     text.write_text("no weights")
     needed = words_of()
@@ -300,6 +315,7 @@ def test_what_does_not_go_together_or_fit_is_named(release: Path, tmp_path: Path
         ([*options(release, weights=None), *needed], "--weights is missing"),
         ([*options(release), "--predictions", text], "--members and --predictions do not go together"),
         ([*options(release)], "model is missing"),
+        ([*options(release), *words_of(normalisation=None)], "normalisation is missing; mean/std of images in [0, 1]"),
         ([*options(release, members=tmp_path / "none"), *needed], "--members: there is no folder"),
         ([*options(release, weights=tmp_path), *needed], "--weights: there is no file"),
         ([*options(release, weights=text), *needed], "cannot be read as safetensors"),
@@ -313,8 +329,10 @@ def test_what_does_not_go_together_or_fit_is_named(release: Path, tmp_path: Path
             [*options(release), *words_of(update_attacks="LiRA(num_members=100)")],
             f"there are {OTHERS} different pictures; needed: 400",
         ),
-        ([*options(release, nonmembers=both), *needed], "is the same image as"),
-        ([*options(release, nonmembers=nine), *needed], "folders of the same classes; 9: in one only"),
+        ([*options(release, nonmembers=both), *needed], "; 20 of both folders are the same; a record is a member or not"),
+        ([*options(release, nonmembers=twice), *needed], "0.png; a record has one class"),
+        ([*options(release, weights=tmp_path / ":smile:.st"), *needed], "/:smile:.st"),
+        ([*options(release, nonmembers=nine), *needed], "folders of the same classes; '9': in one only"),
         ([*options(release, members=tiny), *needed], "--members: pictures are (1, 14, 14); allowed: input-shape, (1, 28, 28)"),
     ):  # fmt: skip
         out = tmp_path / "out"
@@ -330,3 +348,85 @@ def test_the_page_has_a_command_that_works(release: Path, tmp_path: Path, monkey
         *words[:-1], tmp_path / "out", "-s", "local-epochs=1", "-s", "update-attacks=LossThreshold(); RMIA()"
     )
     assert (code, told.count("infers members")) == (0, 2), told
+
+
+def skewed(folder: Path, first: int, count: int, kept: range) -> Path:
+    """Pictures as of ``pictures``, without those of other classes than ``kept``, whose folders stay."""
+    for path in pictures(folder, first, count).glob("*/*"):
+        if int(path.parent.name) not in kept:
+            path.unlink()
+    return folder
+
+
+@pytest.mark.parametrize("attacks", [LOSS, "RMIA(num_shadows=2)"])
+def test_folders_that_differ_have_no_verdict(release: Path, tmp_path: Path, attacks: str) -> None:
+    """The model saw none of either. Without shadow models the classes are counted; else models that saw no tested record judge."""
+    paths = {
+        "members": skewed(tmp_path / "a", 360, 300, range(5)),
+        "nonmembers": skewed(tmp_path / "b", 700, 300, range(5, 10)),
+    }
+    words = words_of(update_attacks=attacks, local_epochs=2)
+    told = attacked(tmp_path / "out", *options(release, **paths), *words)
+    (attack,) = told["attacks"]
+    assert (attack["verdict"], attack["status"]) == ("cannot tell: folders differ", "not-validated")
+    assert attacks == LOSS or not attack["null_low"] <= 0.5 <= attack["null_high"]
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert "Attacks have no verdict on members (cannot tell: folders differ)" in page
+    assert "Attacks infer members" not in page
+
+
+def test_folders_that_are_alike_have_a_null_at_chance(release: Path, tmp_path: Path) -> None:
+    words = words_of(update_attacks="RMIA(num_shadows=2)", local_epochs=2)
+    code, shown = fedveil("attack", *options(release), *words, "--out", tmp_path / "shown")
+    (attack,) = attacked(tmp_path / "out", *options(release), *words)["attacks"]
+    assert (code, attack["verdict"]) == (0, "infers members")
+    assert f"null AUC, by models that saw no tested record: {attack['null_auc']:.2f}, " in shown
+    assert attack["null_low"] < 0.5 < attack["null_high"]
+    assert attack["null_low"] < attack["null_auc"] < attack["null_high"]
+
+
+def test_class_folders_named_by_whole_numbers_are_sorted_as_numbers(tmp_path: Path) -> None:
+    for name in ("10", "9", "2"):
+        for at, folder in enumerate((tmp_path / "in", tmp_path / "out")):
+            picture(folder, digits()[0][int(name) + 20 * at], int(name), 0)
+    data, _ = read_pictures(str(tmp_path / "in"), str(tmp_path / "out"))
+    assert data.class_names == ("2", "9", "10")
+    for at, part in enumerate((data.test, data.train)):
+        by_label = dict(zip(part.labels.tolist(), part.images, strict=True))
+        for label, name in enumerate((2, 9, 10)):
+            assert by_label[label].equal((digits()[0][name + 20 * at] * 255).round().byte())
+
+
+def test_a_wrong_order_of_classes_is_no_safety(release: Path, tmp_path: Path) -> None:
+    for name in ("in", "out"):
+        for folder in (release / name).iterdir():
+            shutil.copytree(folder, tmp_path / name / str((int(folder.name) + 1) % 10))
+    words = [*options(release, members=tmp_path / "in", nonmembers=tmp_path / "out"), *words_of(update_attacks=LOSS)]
+    (attack,) = attacked(tmp_path / "told", *words)["attacks"]
+    assert attack["high"] < 0.5
+    assert attack["verdict"] == "inconsistent: check class order and normalisation"
+
+
+def test_predictions_that_allow_no_verdict_say_so(tmp_path: Path) -> None:
+    """Worse than chance, on other classes than non-members, wrong for members, or alike for every record."""
+    sure, unsure, inconsistent = [0.9, 0.1], [0.6, 0.4], "inconsistent: check class order and normalisation"
+    for name, member, other, labels, verdict in (
+        ("below", unsure, sure, (0, 0), inconsistent), ("wrong", sure[::-1], unsure[::-1], (0, 0), inconsistent),
+        ("classes", sure, unsure[::-1], (0, 1), "cannot tell: folders differ"),
+        ("tied", unsure, unsure, (0, 0), "cannot tell: all scores are equal"),
+        ("told", sure, unsure, (0, 0), "infers members"),
+    ):  # fmt: skip
+        lines = [[1, labels[0], *member], [0, labels[1], *other]] * 30
+        (attack,) = attacked(tmp_path / name, "--predictions", str(written(tmp_path / f"{name}.csv", lines)))["attacks"]
+        assert attack["verdict"] == verdict, name
+    assert (attack["status"], attack["tpr_status"]) == ("ok", "under-powered")  # of the last, with 30 non-members
+
+
+def test_a_model_without_finite_logits_is_a_failed_attack(release: Path, tmp_path: Path) -> None:
+    path = tmp_path / "huge.safetensors"
+    save_file({name: value * 1e20 for name, value in shared_tensors(overfitted()).items()}, path)
+    words = [*options(release, weights=path), *words_of(update_attacks=LOSS), "--json", "--out", tmp_path / "out"]
+    code, told = fedveil("attack", *words)
+    assert code == 1
+    assert "LossThreshold() failed: the model's logits are not finite" in told
+    assert json.loads(told[told.index("{") :])["attacks"][0]["verdict"] == "failed"
