@@ -141,11 +141,7 @@ HALVINGS = 40
 
 
 @algorithm
-class TrapWeights(
-    ActiveAttack,
-    needs_auxiliary=True,
-    selection="repeated by several neurons, pixels within [0, 1]",
-):
+class TrapWeights(ActiveAttack, needs_auxiliary=True, selection="repeated by several neurons, pixels within [0, 1]"):
     """Set the first linear layer so that few images activate each neuron, and recover one image from each neuron's gradient.
 
     A random half of each row's weights is negative, -|n| with n ~ N(0, 1); the other half holds the same numbers in another order

@@ -36,13 +36,7 @@ _NORMS: dict[str, Norm] = {"batch": nn.BatchNorm2d, "group": group_norm}
 
 
 def build_model(
-    name: str,
-    *,
-    num_classes: int,
-    input_shape: ImageShape,
-    width: int = 0,
-    norm: str = "group",
-    seed: int = 0,
+    name: str, *, num_classes: int, input_shape: ImageShape, width: int = 0, norm: str = "group", seed: int = 0
 ) -> nn.Module:
     """A randomly initialised classifier (B, C, H, W) -> logits (B, num_classes), in train mode, on the CPU.
 

@@ -67,10 +67,7 @@ class AuditScores:
 
 
 def audit_guesses(
-    client: Client,
-    observation: str,
-    guesses: Sequence[tuple[Guess, Tensor | None]],
-    oracle: Oracle | None = None,
+    client: Client, observation: str, guesses: Sequence[tuple[Guess, Tensor | None]], oracle: Oracle | None = None
 ) -> AuditScores:
     """Scores one guess per observed update or batch of smashed data.
 

@@ -8,14 +8,7 @@ from torch import Tensor
 from attacks.guesses import Labels, Reconstruction
 from attacks.image_measures import ms_ssim, mse, psnr, ssim
 from attacks.metrics.guesses import LABEL_ACCURACY
-from attacks.metrics.images import (
-    MS_SSIM,
-    MS_SSIM_SUCCESS,
-    MSE_PAPER,
-    PSNR_PAPER,
-    REFERENCES,
-    SSIM_PAPER,
-)
+from attacks.metrics.images import MS_SSIM, MS_SSIM_SUCCESS, MSE_PAPER, PSNR_PAPER, REFERENCES, SSIM_PAPER
 from attacks.metrics.names import ScoreName, Scores
 from attacks.metrics.registry import metric_of
 from attacks.normalisation import normalise

@@ -57,13 +57,7 @@ class VisualMixer(InputDefense):
     source = "Li et al., You Can Use But Cannot Recognize (VisualMixer), NDSS 2024, Algorithm 1"
     at_inference = True
     resamples = False
-    adaptive_attacks = (
-        "LearnedRestorer",
-        "WindowMean",
-        "Shredder",
-        "Jigsaw",
-        "PassAveraging",
-    )
+    adaptive_attacks = ("LearnedRestorer", "WindowMean", "Shredder", "Jigsaw", "PassAveraging")
 
     window_lower: Pixels = 2
     window_upper: Pixels = 15
