@@ -214,8 +214,7 @@ def _surest_first(images: Tensor, numbers: Numbers) -> Tensor:
     outside, flat = share_outside(images), images.clamp(-1, 2).flatten(1)
     # Without the matrix-product shortcut, which loses the digits that tell equal images from alike ones.
     apart = torch.cdist(flat, flat, compute_mode="donot_use_mm_for_euclid_dist").square() / flat.shape[1]
-    alike = (apart < SAME) & (outside <= MOST_OUTSIDE)[:, None]
-    support = alike.sum(1)
+    support = ((apart < SAME) & (outside <= MOST_OUTSIDE)[:, None]).sum(1)
     left, kept = torch.ones(len(images), dtype=torch.bool), list[int]()
     for at in sorted(range(len(images)), key=lambda at: (-int(support[at]), float(outside[at]))):
         if left[at]:

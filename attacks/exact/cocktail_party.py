@@ -213,8 +213,7 @@ def _examples(gradient: LayerGradient, num_examples: int) -> LowRank:
 def _differences(images: Tensor) -> Tensor:
     """Of neighbouring pixels across and down, of each image (R, C, H, W): (R, K); the images where they have one pixel alone."""
     across = (images[..., :, 1:] - images[..., :, :-1]).flatten(1)
-    down = (images[..., 1:, :] - images[..., :-1, :]).flatten(1)
-    both = torch.cat([across, down], 1)
+    both = torch.cat([across, (images[..., 1:, :] - images[..., :-1, :]).flatten(1)], 1)
     return both if both.shape[1] else images.flatten(1)
 
 

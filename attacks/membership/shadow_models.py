@@ -73,8 +73,7 @@ class ShadowAttack(MembershipAttack, needs_auxiliary=True, trains_shadows=True):
             order = torch.randperm(total, generator=generator)
             inside, outside = order[:members], order[members : 2 * members]
             seed = seed_of(generator, 31)
-            model = knowledge.train(plain.rows(inside), seed).eval()
-            yield Shadow(model, inside, outside, seed)
+            yield Shadow(knowledge.train(plain.rows(inside), seed).eval(), inside, outside, seed)
 
 
 def shown(knowledge: Knowledge, positions: Tensor, seed: int) -> Tensor:

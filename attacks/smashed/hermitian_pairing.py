@@ -224,8 +224,7 @@ class HermitianPairing(
         tokens = to_tokens(from_spectrum(to_planes(place(received, positions), patch)), patch)
         edge, shape = observation.edge, observation.input_shape
         images = images_of_patches(patches_of_tokens(tokens, edge, shape), edge, shape, observation)
-        numbers = {"pairing_cost": cost} | self.learned.diagnostics
-        return Reconstruction.unlabelled(images, numbers)
+        return Reconstruction.unlabelled(images, {"pairing_cost": cost} | self.learned.diagnostics)
 
     def positions(self, received: Tensor) -> tuple[Tensor, float]:
         """The position in the spectrum of every received patch (B, N, 2D), as (B, N) int64; and the mean cost of the pairs."""

@@ -191,8 +191,7 @@ class _Acting:
                 f"set_canary_gradients: the model's last batch has {len(numbers)} examples, and Opacus holds {came}; allowed: one "
                 "backward pass for each step, and grad_sample_mode 'hooks', 'ew' or 'functorch'"
             )
-        at = numbers.clamp(min=0)
-        weights = torch.where(numbers == NO_CANARY, NO_CANARY, self.weights[at])
+        weights = torch.where(numbers == NO_CANARY, NO_CANARY, self.weights[numbers.clamp(min=0)])
         values = torch.full((len(numbers),), NORM * float(self.optimizer.max_grad_norm))
         try:
             set_gradients(self.model, weights, values)

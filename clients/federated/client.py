@@ -192,8 +192,7 @@ class LocalClient(Client):
         """What training defences work out from the real training (such as a noise multiplier), before its first round."""
         if not any(isinstance(defense, TrainingDefense) for defense in self.pipeline.defenses):
             return {}
-        key = self.data.key("calibrate")
-        return self._training(self._model(weights), self._examples, {}, key).state
+        return self._training(self._model(weights), self._examples, {}, self.data.key("calibrate")).state
 
     def _privacy_with_probes(self, trained: Mapping[str, Any], probed: Mapping[str, Any]) -> Numbers:
         spent = self.pipeline.privacy(trained, probed)

@@ -125,8 +125,7 @@ class SplitClient(Client):
         loss = (features * gradient).sum()
         if network is None or self.pipeline.edge_training is None:
             return loss
-        cut = RawPatches(self.plan.patch_size)
-        patches = cut(self.batches.originals(number).images.to(device()))
+        patches = RawPatches(self.plan.patch_size)(self.batches.originals(number).images.to(device()))
         own, penalty = self.pipeline.edge_training.losses(network, features, patches)
         return loss + own + penalty
 

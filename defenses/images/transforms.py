@@ -185,8 +185,7 @@ def equalize(images: Tensor) -> Tensor:
     levels = grey_levels(images).flatten(2)  # (B, C, H W)
     histogram = torch.zeros(*levels.shape[:2], 256, dtype=torch.long, device=images.device)
     histogram.scatter_add_(2, levels, torch.ones_like(levels))
-    at_top = histogram.gather(2, levels.amax(2, keepdim=True))
-    step = (levels.shape[2] - at_top) // 255
+    step = (levels.shape[2] - histogram.gather(2, levels.amax(2, keepdim=True))) // 255
     below = histogram.cumsum(2) - histogram
     table = (below + step // 2) // step.clamp(min=1)
     mapped = table.gather(2, levels).clamp(max=255).to(images) / 255

@@ -64,8 +64,7 @@ class UpdateAudit:
         if not seen:  # every node refused
             return
         card = self.card(task, kind, seen, weights, accuracy).but(rung=rung)
-        images = fewest_guesses(self.attacks[kind], seen)
-        judges = self.auditor.baselines(task, kind, seen, card, images)
+        judges = self.auditor.baselines(task, kind, seen, card, fewest_guesses(self.attacks[kind], seen))
         if not (seen := [update for update in seen if update.partition in judges]):
             return
         observed = Observed(task, weights, seen)

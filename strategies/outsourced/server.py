@@ -128,8 +128,7 @@ class OutsourcedServer:
 
     def checkpoint(self, server_round: int) -> Checkpoint:
         """The model with its optimizer, and the uploads; collects these first."""
-        weights = self.training.tensors()
-        return Checkpoint(server_round, weights, {}, self.accuracy, self._uploaded())
+        return Checkpoint(server_round, self.training.tensors(), {}, self.accuracy, self._uploaded())
 
     def _uploaded(self) -> Tensors:
         """The uploads, which never change: they are under draws that a node makes once; views of what the server holds."""
