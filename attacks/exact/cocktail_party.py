@@ -182,8 +182,7 @@ class CocktailParty(
             optimizer.step()
             schedule.step()
         rows = F.normalize(free.detach(), dim=1)
-        final = self._objective(rows, mixed, sparse, DECORRELATION * RELAXATION)
-        return rows.to(samples), float(final)
+        return rows.to(samples), float(self._objective(rows, mixed, sparse, DECORRELATION * RELAXATION))
 
     def _objective(self, unit: Tensor, samples: Tensor, penalised: Tensor, decorrelation: float) -> Tensor:
         """Of unit rows v_i, whitened mixtures z and what a prior wants small, p; rows need not be orthogonal.

@@ -258,11 +258,10 @@ def solved_patches(slopes: Tensor, weight: Tensor, numbers: Numbers) -> Tensor:
     variance = float(error.square().sum()) / (max(width - rank, 1) * weight.shape[1])
     variance = max(variance, float((ROUNDING * weight).square().mean()))
     patches: Tensor = left @ ((values / (values.square() + variance))[:, None] * inside)
-    residual = float((weight - slopes.T @ patches).norm() / weight.norm())
     numbers |= {
         "tokens": float(tokens),
         "rank": float(rank),
         "condition": float(values[0] / values[rank - 1]),
-        "residual": residual,
+        "residual": float((weight - slopes.T @ patches).norm() / weight.norm()),
     }
     return patches

@@ -156,8 +156,7 @@ def _shadow_features(knowledge: Knowledge, shadow: Shadow) -> Tensor:
     """Features (2 M, F) of a shadow model's members and non-members, as it would be used; members come first."""
     both = torch.cat([shadow.members, shadow.others])
     logits = predict(shadow.model, shown(knowledge, both, shadow.seed))
-    features = membership_features(logits, true_classes(knowledge)[both])
-    return features.to(knowledge.auxiliary.images.device)
+    return membership_features(logits, true_classes(knowledge)[both]).to(knowledge.auxiliary.images.device)
 
 
 def area(members: Tensor, others: Tensor) -> float:

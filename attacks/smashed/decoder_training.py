@@ -82,8 +82,7 @@ class DecoderAttack(
         """Training pairs of auxiliary images; by default every batch is sent afresh."""
 
         def draw() -> tuple[Tensor, Tensor]:
-            rows = torch.randperm(len(images), generator=generator)[: self.batch_size]
-            clean = images[rows.to(images.device)]
+            clean = images[torch.randperm(len(images), generator=generator)[: self.batch_size].to(images.device)]
             return pool(sender.send(clean, generator).unsqueeze(0)), clean
 
         return draw

@@ -110,8 +110,7 @@ def pairing_costs(tokens: Tensor, patch: int) -> Tensor:
     rows = torch.arange(side - patch, side)
     inside = [(i, int(mirror(int(i), side))) for i in rows if mirror(int(i), side) < patch]
     own, other = (torch.tensor(part) % patch for part in zip(*inside, strict=True))
-    cells = tokens.view(batch, num_tokens, patch, patch, dim // patch**2)
-    real, imaginary = cells.chunk(2, -1)
+    real, imaginary = tokens.view(batch, num_tokens, patch, patch, dim // patch**2).chunk(2, -1)
 
     def compared(kept: Tensor, sign: int) -> Tensor:
         values = torch.cat([real, sign * imaginary], -1)

@@ -81,8 +81,7 @@ def in_own_streams(answer: Call) -> Call:
 
     def answered(message: Message, context: Context) -> Message:
         before: Any = random.getstate(), np.random.get_state()
-        start = hashlib.blake2b(_start(message, context), digest_size=24).digest()
-        seeds = np.frombuffer(start, np.uint64)
+        seeds = np.frombuffer(hashlib.blake2b(_start(message, context), digest_size=24).digest(), np.uint64)
         try:
             with torch.random.fork_rng(devices=[]):
                 torch.default_generator.manual_seed(int(seeds[0] >> np.uint64(1)))

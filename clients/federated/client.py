@@ -178,8 +178,7 @@ class LocalClient(Client):
         for target in range(self._plan.probe_targets):
             key = self.data.key("probe", self.task.round, target, number=number)
             model, seen = self._model(weights), self.probed(target, question).seen
-            images = TensorDataset(seen.images, seen.targets)
-            training = self._training(model, images, booked, key, probe=True)
+            training = self._training(model, TensorDataset(seen.images, seen.targets), booked, key, probe=True)
             if self._plan.probe_mode == "eval":
                 set_eval(training.model, keep_hooked=self.pipeline.needs_group_norm)
             _, steps = self._run(training, key, protect=False)

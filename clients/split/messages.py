@@ -92,8 +92,7 @@ def smash(message: Message, context: Context) -> Message:
     records: Records = {name: to_record({"features": features}) for name, features in sent.items()}
     records["targets"] = to_record({f"target-{at}": client.audits.targets(at) for at in targets})
     rounds = int(config["since"]), int(config["until"])
-    counts = {f"target-{at}": client.audits.transmissions(at, *rounds) for at in targets}
-    records["exposure"] = to_record(counts)
+    records["exposure"] = to_record({f"target-{at}": client.audits.transmissions(at, *rounds) for at in targets})
     if config["reveal-order"] and not answers.reveal_orders:
         records |= withheld({"reveal-orders": refusal("reveal_orders", "the true order of its tokens")})
     elif config["reveal-order"]:

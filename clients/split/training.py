@@ -67,8 +67,6 @@ class SplitClient(Client):
         """What the frozen client half makes of rows of a table, before any defence: (n, F, D) on the CPU."""
         return _initial_edge(self.plan).embed(rows.to(device())).cpu()
 
-    # Training of the client half ----------------------------------------------------------------------------------------
-
     def begin_round(self, weights: NamedTensors, before: EdgeState) -> EdgeState:
         """The client half as sent by the server; a defence's own network resumes from its state in ``before``."""
         network = {name: tensor for name, tensor in before.weights.items() if name.startswith(NETWORK)}
@@ -153,8 +151,6 @@ class SplitClient(Client):
         update = {name: after[name] - weight for name, weight in before.items()}
         self.data.renew("collect")
         return self.pipeline.protect_update(update, self.data.key("collect", self.task.round))
-
-    # Evaluation ---------------------------------------------------------------------------------------------------------
 
     def smash_test(self, edge: EdgeHalf, first: int, count: int) -> Tensor:
         """Smashed data (b, N, D) of this client's test examples ``first`` to ``first + count``, protected as in use.

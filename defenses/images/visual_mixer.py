@@ -143,8 +143,7 @@ class VisualMixer(InputDefense):
 
     def protect_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
         """Shuffles the images; targets are unchanged."""
-        levels = self.partition(batch.images)
-        return Batch(shuffle_windows(batch.images, levels, generator), batch.targets)
+        return Batch(shuffle_windows(batch.images, self.partition(batch.images), generator), batch.targets)
 
 
 def shuffle_windows(images: Tensor, levels: list[Level], generator: torch.Generator) -> Tensor:

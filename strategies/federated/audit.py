@@ -81,8 +81,7 @@ class UpdateAudit:
         earlier = self.recorder.history(history)
         for at, attack in enumerate(over_rounds):
             over = card.but(rounds_observed=len(earlier) + 1)
-            job = AttackJob(f"{name}-history-{at:02d}", (attack,), kind, observed, over, earlier)
-            self.auditor.submit(job)
+            self.auditor.submit(AttackJob(f"{name}-history-{at:02d}", (attack,), kind, observed, over, earlier))
 
     def card(
         self, task: Task, kind: Kind, seen: Sequence[SeenUpdate], weights: Tensors, accuracy: float | None

@@ -73,8 +73,6 @@ class OutsourcedServer:
         """Partition -> seconds of work for its upload."""
         self._training: CentralTraining | None = None
 
-    # Uploads ------------------------------------------------------------------------------------------------------------
-
     def collect(self) -> None:
         """Request every client's upload; a client that fails gets no further request, and its earlier replies are used."""
         task = self.plan.at(UPLOAD_ROUND)
@@ -156,8 +154,6 @@ class OutsourcedServer:
         self.training.restore(done.weights)
         self.accuracy = done.accuracy
 
-    # Rounds -------------------------------------------------------------------------------------------------------------
-
     def train_round(self, server_round: int) -> None:
         """Attack the round's initial model if the round is attacked, then train; the first round records the uploads."""
         training, task = self.training, self.plan.at(server_round)
@@ -175,11 +171,8 @@ class OutsourcedServer:
         task = self.plan.at(server_round)
         content = RecordDict({"config": self.exchange.config(task), "arrays": to_record(self.training.weights())})
         contents = dict.fromkeys(self.sizes, content)
-        replies = self.auditor.exchange("evaluate", contents)
-        means = record_reports(self.exchange, task, [*contents], replies)
+        means = record_reports(self.exchange, task, [*contents], self.auditor.exchange("evaluate", contents))
         self.accuracy = means.get(CLEAN_ACCURACY, self.accuracy)
-
-    # Attacks ------------------------------------------------------------------------------------------------------------
 
     def observe_model(self, server_round: int) -> None:
         """Attack a round's trained model, and in the first attacked round the uploads, which never change.
