@@ -121,8 +121,7 @@ def _quotients(observation: ClientUpdate, weight: Tensor, signal: Tensor, what: 
     used = signal.abs() > ROUNDING * signal.abs().max()
     if not used.any():
         raise NotApplicableError(f"no image turned {what} on")
-    quotients = weight[used] / signal[used, None]
-    return used, denormalise(quotients.view(-1, *observation.input_shape), observation)
+    return used, denormalise((weight[used] / signal[used, None]).view(-1, *observation.input_shape), observation)
 
 
 def _between(rows: Tensor) -> Tensor:

@@ -116,8 +116,7 @@ class _Undo(NamedTuple):
 
     def score(self, images: Tensor, restored: Tensor) -> Tensor:
         """How probable the draw is for images (n, C, H, W), of which it would have made ``restored``: (n,)."""
-        again = _forward(restored, self.draw.steps)
-        misfit = (again - images).square().flatten(1).sum(1) / (2 * NOISE**2)
+        misfit = (_forward(restored, self.draw.steps) - images).square().flatten(1).sum(1) / (2 * NOISE**2)
         return self.density.log_density(images.flatten(1)) + math.log(self.draw.probability) - misfit
 
     def restore(self, images: Tensor) -> Tensor:

@@ -31,7 +31,6 @@ def spelling(number: int) -> Tensor:
 
 @functools.lru_cache(maxsize=8)
 def _spellings(count: int) -> Tensor:
-    """Those of the first ``count`` numbers: (count, PIXELS)."""
     return torch.stack([spelling(number) for number in range(count)])
 
 

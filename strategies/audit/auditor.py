@@ -253,10 +253,7 @@ class Auditor:
         most: Mapping[int, int],
         guesses: int = 0,
     ) -> Answers:
-        """One audit message to each partition.
-
-        ``most`` is the most values that a client may return of one score.
-        """
+        """One audit message to each partition; ``most`` is the most values that a client may return of one score."""
         request: dict[str, Any] = {
             "observation": kind.name,
             "kind": guessed,

@@ -136,8 +136,7 @@ class OutsourcedServer:
             for at, batch in enumerate(mine)
             for name, tensor in (("images", batch.images), ("targets", batch.targets))
         }
-        whole = {f"{WHOLE}{p}": torch.tensor([self._seconds[p]], dtype=torch.float64) for p in self.whole}
-        return sent | whole
+        return sent | {f"{WHOLE}{p}": torch.tensor([self._seconds[p]], dtype=torch.float64) for p in self.whole}
 
     def restore(self, done: Checkpoint) -> None:
         """Resume from a checkpoint; no client uploads again."""
@@ -205,10 +204,9 @@ class OutsourcedServer:
         return SeenCollection(partition, 0, self.sizes[partition], sent.images, sent.targets, self.plan.upload_passes)
 
     def _observe(self, task: Task, kind: Kind, weights: Tensors, seen: list[Any]) -> None:
-        card = self._card(task, kind, seen)
         at_once, over_rounds = grouped(self.attacks[kind])
         groups = [*at_once, *((attack,) for attack in over_rounds)]
-        attack_judged(self.auditor, task, kind, weights, seen, card, groups, self.label)
+        attack_judged(self.auditor, task, kind, weights, seen, self._card(task, kind, seen), groups, self.label)
 
     def _card(self, task: Task, kind: Kind, seen: list[Seen]) -> ThreatCard:
         passes = self.plan.upload_passes
