@@ -122,8 +122,7 @@ class VisualMixer(InputDefense):
     def _missed(self, height: int, width: int, size: int) -> float:
         """Share of the area in windows that the image's edge cuts below the target."""
         down, across = ([min(size, side - at) for at in range(0, side, size)] for side in (height, width))
-        below = sum(h * w for h in down for w in across if pair_count(h, w) < self.target_vfe)
-        return below / (height * width)
+        return sum(h * w for h in down for w in across if pair_count(h, w) < self.target_vfe) / (height * width)
 
     def partition(self, images: Tensor) -> list[Level]:
         """The windows that (B, C, H, W) images are shuffled in; see ``partition``."""

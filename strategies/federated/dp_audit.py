@@ -238,5 +238,4 @@ class ClientCanaryAudit(CanaryAudit):
 
 def audit_of(plan: Plan, exchange: GuardedExchange, recorder: Recorder) -> CanaryAudit:
     """The audit by canaries that fits a pipeline's claim; it does nothing without a claim or without canaries."""
-    kind = CanaryAudit if client_defense(plan.defenses) is None else ClientCanaryAudit
-    return kind(plan, exchange, recorder)
+    return (CanaryAudit if client_defense(plan.defenses) is None else ClientCanaryAudit)(plan, exchange, recorder)

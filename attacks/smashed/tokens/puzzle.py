@@ -84,8 +84,7 @@ def joined_parts(ratios: Tensor, grid: tuple[int, int]) -> list[dict[int, Cell]]
     """Parts of images, patch -> row and column: trees of the most distinct joints that neither overlap nor exceed the grid."""
     count = ratios.shape[1]
     parts, part_of = [{patch: (0, 0)} for patch in range(count)], list(range(count))
-    best = ratios.flatten().topk(min(TRIED * count, ratios.numel()), largest=False).indices
-    for flat in best.tolist():
+    for flat in ratios.flatten().topk(min(TRIED * count, ratios.numel()), largest=False).indices.tolist():
         side, (anchor, other) = flat // count**2, divmod(flat % count**2, count)
         a, b = part_of[anchor], part_of[other]
         joined = None if a == b else _joined(parts[a], parts[b], anchor, other, SIDES[side], grid)
