@@ -58,10 +58,7 @@ class Placement:
         return self._guesses(refinement.refine_many, (observations, guesses), generators)
 
     def _guesses(
-        self,
-        run: Callable[..., Sequence[Any]],
-        given: tuple[Sequence[Any], ...],
-        generators: Sequence[torch.Generator],
+        self, run: Callable[..., Sequence[Any]], given: tuple[Sequence[Any], ...], generators: Sequence[torch.Generator]
     ) -> list[Any]:
         """What ``run`` makes of the given values on the device, with copies of the generators.
 

@@ -237,8 +237,7 @@ class Declared(NamedTuple):
         kind, *metadata = get_args(annotation) if get_origin(annotation) is Annotated else (annotation,)
         kind = object if kind is Any else kind
         ranges = tuple(entry for entry in metadata if isinstance(entry, Allowed))
-        known = ranges or get_origin(kind) is Literal or kind in KINDS
-        return cls(kind, ranges, optional) if known else None
+        return cls(kind, ranges, optional) if ranges or get_origin(kind) is Literal or kind in KINDS else None
 
     def allows(self, value: Any) -> bool:
         """Whether a value has the type, and is in the ranges."""

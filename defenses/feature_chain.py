@@ -84,8 +84,7 @@ class FeatureChain:
         order = torch.arange(num_images * num_tokens).view(num_images, num_tokens)
         for before_blocks in (True, False):
             for index, defense in self._smashed_stages(before_blocks=before_blocks):
-                taken = defense.order(num_images, num_tokens, generator_for(*key, index))
-                order = order.flatten()[taken]
+                order = order.flatten()[defense.order(num_images, num_tokens, generator_for(*key, index))]
         return order
 
     @property
@@ -97,8 +96,6 @@ class FeatureChain:
     def widening(self) -> int:
         """Length of a sent token divided by the length of an embedded token."""
         return math.prod(d.widening for d in self.smashed_defenses)
-
-    # Stages that learn -----------------------------------------------------------------------------------------------------
 
     @property
     def _fitted_stages(self) -> tuple[FittedDefense, ...]:

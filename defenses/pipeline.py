@@ -72,8 +72,7 @@ class Pipeline(FeatureChain):
 
     def protect_test(self, batch: Batch, key: Key) -> Batch:
         """Apply the input stages that also protect test images (``at_inference``)."""
-        stages = [(i, d) for i, d in self._stages(InputDefense) if d.at_inference]
-        return fold(stages, "protect_batch", batch, key)
+        return fold([(i, d) for i, d in self._stages(InputDefense) if d.at_inference], "protect_batch", batch, key)
 
     @property
     def mixes_images(self) -> bool:

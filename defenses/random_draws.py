@@ -63,7 +63,6 @@ def drawing_from(generator: torch.Generator) -> Iterator[None]:
 
 @functools.cache
 def _fresh_state() -> NDArray[np.uint8]:
-    """The state of a CPU generator of which nothing was drawn."""
     state = torch.Generator().manual_seed(1).get_state().numpy()
     words = state[_OFFSET : _OFFSET + 8 * _WORDS].view("<u8")
     if not np.array_equal(words, np.random.RandomState(1).get_state()[1]):  # type: ignore[index]

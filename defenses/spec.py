@@ -199,7 +199,6 @@ def _literal(node: ast.expr, name: str) -> Any:
 
 
 def _shown(node: ast.AST) -> str:
-    """Text of a syntax node, shortened for an error message."""
     try:
         return cut(repr(ast.unparse(node)), LONGEST)
     except RecursionError:

@@ -79,8 +79,7 @@ class ClassFishing(
 
     def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: Numbers) -> Reconstruction:
         """See ``SolvingAttack``."""
-        fished = self.fished(observation, numbers)
-        guess = InvertingGradients(iterations=self.iterations)(fished, generator)
+        guess = InvertingGradients(iterations=self.iterations)(self.fished(observation, numbers), generator)
         numbers |= guess.diagnostics
         if guess.failure:
             raise AttackError(guess.failure)

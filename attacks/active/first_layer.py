@@ -121,8 +121,7 @@ def _quotients(observation: ClientUpdate, weight: Tensor, signal: Tensor, what: 
     used = signal.abs() > ROUNDING * signal.abs().max()
     if not used.any():
         raise NotApplicableError(f"no image turned {what} on")
-    quotients = weight[used] / signal[used, None]
-    return used, denormalise(quotients.view(-1, *observation.input_shape), observation)
+    return used, denormalise((weight[used] / signal[used, None]).view(-1, *observation.input_shape), observation)
 
 
 def _between(rows: Tensor) -> Tensor:
@@ -141,11 +140,7 @@ HALVINGS = 40
 
 
 @algorithm
-class TrapWeights(
-    ActiveAttack,
-    needs_auxiliary=True,
-    selection="repeated by several neurons, pixels within [0, 1]",
-):
+class TrapWeights(ActiveAttack, needs_auxiliary=True, selection="repeated by several neurons, pixels within [0, 1]"):
     """Set the first linear layer so that few images activate each neuron, and recover one image from each neuron's gradient.
 
     A random half of each row's weights is negative, -|n| with n ~ N(0, 1); the other half holds the same numbers in another order
@@ -218,8 +213,7 @@ def _surest_first(images: Tensor, numbers: Numbers) -> Tensor:
     outside, flat = share_outside(images), images.clamp(-1, 2).flatten(1)
     # Without the matrix-product shortcut, which loses the digits that tell equal images from alike ones.
     apart = torch.cdist(flat, flat, compute_mode="donot_use_mm_for_euclid_dist").square() / flat.shape[1]
-    alike = (apart < SAME) & (outside <= MOST_OUTSIDE)[:, None]
-    support = alike.sum(1)
+    support = ((apart < SAME) & (outside <= MOST_OUTSIDE)[:, None]).sum(1)
     left, kept = torch.ones(len(images), dtype=torch.bool), list[int]()
     for at in sorted(range(len(images)), key=lambda at: (-int(support[at]), float(outside[at]))):
         if left[at]:

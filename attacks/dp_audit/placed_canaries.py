@@ -84,8 +84,7 @@ class PlacedCanaries:
 
     def tensors(self) -> Tensor:
         """Number of the tensor (M,) of each canary's weight."""
-        ends = torch.tensor(list(self.sizes.values())).cumsum(0)
-        return torch.bucketize(self.weights, ends, right=True)
+        return torch.bucketize(self.weights, torch.tensor(list(self.sizes.values())).cumsum(0), right=True)
 
 
 def audited_defense(pipeline: Pipeline) -> DPSGD | None:

@@ -182,8 +182,7 @@ class CocktailParty(
             optimizer.step()
             schedule.step()
         rows = F.normalize(free.detach(), dim=1)
-        final = self._objective(rows, mixed, sparse, DECORRELATION * RELAXATION)
-        return rows.to(samples), float(final)
+        return rows.to(samples), float(self._objective(rows, mixed, sparse, DECORRELATION * RELAXATION))
 
     def _objective(self, unit: Tensor, samples: Tensor, penalised: Tensor, decorrelation: float) -> Tensor:
         """Of unit rows v_i, whitened mixtures z and what a prior wants small, p; rows need not be orthogonal.
@@ -213,8 +212,7 @@ def _examples(gradient: LayerGradient, num_examples: int) -> LowRank:
 def _differences(images: Tensor) -> Tensor:
     """Of neighbouring pixels across and down, of each image (R, C, H, W): (R, K); the images where they have one pixel alone."""
     across = (images[..., :, 1:] - images[..., :, :-1]).flatten(1)
-    down = (images[..., 1:, :] - images[..., :-1, :]).flatten(1)
-    both = torch.cat([across, down], 1)
+    both = torch.cat([across, (images[..., 1:, :] - images[..., :-1, :]).flatten(1)], 1)
     return both if both.shape[1] else images.flatten(1)
 
 

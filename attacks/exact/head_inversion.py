@@ -78,10 +78,7 @@ def class_features(gradient: LayerGradient, num_examples: int) -> ClassFeatures:
 
 @algorithm
 class HeadInversion(
-    SolvingAttack,
-    effort={"iterations": "iterations"},
-    selection=OWN_OBJECTIVE,
-    quick={"iterations": 40},
+    SolvingAttack, effort={"iterations": "iterations"}, selection=OWN_OBJECTIVE, quick={"iterations": 40}
 ):
     """Solve for the input features of the first linear layer, then optimise images until they have these features.
 

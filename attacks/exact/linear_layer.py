@@ -170,8 +170,7 @@ class Read:
         """Raises: AttackError when the update fits neither the model nor the attack, as with several steps unless allowed."""
         gradient = unscaled_gradient(observation) if several_steps else one_step_gradient(observation)
         model = attackable(observation.model, observation.train_mode)
-        layers = linear_layers(model, observation.input_shape, next(iter(gradient.values())))
-        return cls(model, gradient, layers)
+        return cls(model, gradient, linear_layers(model, observation.input_shape, next(iter(gradient.values()))))
 
     def of_layer(self, layer: LinearLayer) -> LayerGradient:
         """The layer's part of the gradient; ``AttackError`` where one of its parameters is frozen."""
@@ -224,5 +223,4 @@ def low_rank(gradient: LayerGradient, num_examples: int, least_gap: float = GAP)
             f"{float(values[num_examples - 1]):.2g} and {float(values[num_examples]):.2g}; without a gap there, noise, pruning or "
             "several local steps hide the examples"
         )
-    gap = float(values[rank] / values[rank - 1])
-    return LowRank(left[:, :rank], values[:rank, None] * right[:rank], gap)
+    return LowRank(left[:, :rank], values[:rank, None] * right[:rank], float(values[rank] / values[rank - 1]))

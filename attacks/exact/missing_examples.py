@@ -71,8 +71,7 @@ class MissingExamples:
     def _rest(self) -> Tensor:
         """N, (R, k)."""
         known = self.directions.sure()
-        whole = torch.linalg.qr(known.T, mode="complete")[0]
-        rest: Tensor = whole[:, len(known) :]
+        rest: Tensor = torch.linalg.qr(known.T, mode="complete")[0][:, len(known) :]
         return rest
 
     def _look(self, rows: Tensor) -> None:

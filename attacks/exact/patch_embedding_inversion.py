@@ -61,8 +61,7 @@ class PatchEmbedding:
 
     def slopes(self, gradient: Tensor) -> Tensor:
         """dL/de_t (T, D) of the gradient by the position embedding, in double precision on the CPU."""
-        rows = _rows(gradient.double().cpu(), self.width, self.columns)
-        return rows[self.first : self.first + len(self.pixels)]
+        return _rows(gradient.double().cpu(), self.width, self.columns)[self.first : self.first + len(self.pixels)]
 
     def signals(self, slopes: Tensor) -> Tensor:
         """dL/de_t (T, D) in the shape of the layer's output for one image."""
@@ -225,10 +224,7 @@ class PatchEmbeddingInversion(SolvingAttack):
         for what, name in pair:
             require_trained(gradient, f"the {what}", name)
         slopes, weight = layer.slopes(gradient[layer.positions]), gradient[layer.weight].double().cpu().flatten(1)
-        for what, name, value in (
-            ("patch projection", layer.weight, weight),
-            ("position embedding", layer.positions, slopes),
-        ):
+        for (what, name), value in zip(pair, (weight, slopes), strict=True):
             if not value.any():
                 raise NotApplicableError(
                     f"the gradient of the {what} {name!r} is zero: it is frozen, or the weights of the head are "
@@ -258,11 +254,10 @@ def solved_patches(slopes: Tensor, weight: Tensor, numbers: Numbers) -> Tensor:
     variance = float(error.square().sum()) / (max(width - rank, 1) * weight.shape[1])
     variance = max(variance, float((ROUNDING * weight).square().mean()))
     patches: Tensor = left @ ((values / (values.square() + variance))[:, None] * inside)
-    residual = float((weight - slopes.T @ patches).norm() / weight.norm())
     numbers |= {
         "tokens": float(tokens),
         "rank": float(rank),
         "condition": float(values[0] / values[rank - 1]),
-        "residual": residual,
+        "residual": float((weight - slopes.T @ patches).norm() / weight.norm()),
     }
     return patches

@@ -201,8 +201,7 @@ class SparseDirections:
         same = shared.sum(1) >= 0.9 * self.zeros.clamp(max=count)
         for index in same.nonzero().flatten().tolist():
             rows = self.rows[shared[index]]
-            second = torch.linalg.eigvalsh(rows.T @ rows)[1]
-            same[index] = bool(second > self._kernel_size(len(rows)))
+            same[index] = bool(torch.linalg.eigvalsh(rows.T @ rows)[1] > self._kernel_size(len(rows)))
         return same
 
     def sure(self) -> Tensor:

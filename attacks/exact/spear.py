@@ -189,8 +189,7 @@ def solved(parts: LowRank, basis: Tensor, bias: Tensor, layer: LinearLayer) -> F
 
 
 def _agreement(inputs: Tensor, signals: Tensor, gap: float, layer: LinearLayer) -> Tensor:
-    active = layer.outputs(inputs) > 0
-    return (active == _touched(signals, gap)).double().mean(1)
+    return ((layer.outputs(inputs) > 0) == _touched(signals, gap)).double().mean(1)
 
 
 def _touched(signals: Tensor, gap: float) -> Tensor:

@@ -197,8 +197,7 @@ class SpearPlusPlus(SolvingAttack, selection="agreement of signs and zeros", qui
 
     def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: Numbers) -> Reconstruction:
         """See ``SolvingAttack``."""
-        read = Read.of(observation, several_steps=True)
-        return solved_images(self.factors, read, observation, generator, numbers)
+        return solved_images(self.factors, Read.of(observation, several_steps=True), observation, generator, numbers)
 
     def factors(
         self, read: Read, layer: LinearLayer, observation: ClientUpdate, generator: torch.Generator, numbers: Numbers

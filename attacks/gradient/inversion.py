@@ -244,8 +244,7 @@ class GradientInversion(
         if self.boxed:
             pixels = torch.Size(target.batch_shape).numel()
             for bound, level in ((lower, 0.0), (upper, 1.0)):
-                images = normalise(unknowns.new_full(target.batch_shape, level), target.observation)
-                bound[:pixels] = images.flatten()
+                bound[:pixels] = normalise(unknowns.new_full(target.batch_shape, level), target.observation).flatten()
         return lower, upper
 
     def _guess(self, target: Target, victim: Victim, end: Minimum, differenced: bool) -> Reconstruction:

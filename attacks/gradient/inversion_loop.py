@@ -53,11 +53,7 @@ def step_decay_stages(objectives: Sequence[Objective], learning_rate: float, ite
 
 
 def first_order(
-    stages: Sequence[Stage],
-    start: Tensor,
-    bounds: tuple[Tensor, Tensor],
-    optimizer: str,
-    signed: bool,
+    stages: Sequence[Stage], start: Tensor, bounds: tuple[Tensor, Tensor], optimizer: str, signed: bool
 ) -> Minimum:
     """Adam (beta 0.9, 0.999) or SGD with Nesterov momentum 0.9, projected on a box after every step.
 

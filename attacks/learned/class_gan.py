@@ -83,8 +83,7 @@ class ClassGAN(
             classes = torch.randint(network.num_classes, (self.batch_size,), generator=generator)
             images = network.draw(classes, generator)
             logits = judge(normalise(random_shift(images, JITTER, generator), observation))
-            loss = F.cross_entropy(logits, classes.to(images.device)) + total_variation(images).mean()
-            step_down(optimizer, loss)
+            step_down(optimizer, F.cross_entropy(logits, classes.to(images.device)) + total_variation(images).mean())
 
     def failed(self, observation: UpdateHistory, reason: str) -> Representatives:
         """Grey images of all classes, or none if nothing was sent."""
@@ -99,7 +98,6 @@ class ClassGAN(
 
 
 def _classes_of(observation: ClientUpdate) -> int:
-    """Number of classes of the model."""
     model = copy.deepcopy(observation.model).eval()
     return count_classes(model, observation.input_shape, next(model.parameters()))
 

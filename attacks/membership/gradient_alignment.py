@@ -198,7 +198,6 @@ def spread(count: int, most: int) -> list[int]:
 
 
 def _observed(update: ClientUpdate) -> ObservedRound:
-    """One round, whose update must fit the model."""
     local_model(update)  # fits
     weights = {name: value.clone() for name, value in shared_tensors(update.model).items()}
     sent = {name: value.detach().to(weights[name]) for name, value in update.update.items() if name in weights}

@@ -153,11 +153,10 @@ class LiRA(LikelihoodAttack):
         """The prior over a record's mean and variance, as the arguments of ``GaussianRule``."""
         if self.variance == "shrunk":
             return estimate_prior(records.confidences, records.outside)._asdict()
-        spread = pooled_variance(records.confidences, records.outside)
         return {
             "mean": 0.0,
             "mean_weight": 0.0,
-            "variance": spread,
+            "variance": pooled_variance(records.confidences, records.outside),
             "variance_weight": SURE if self.variance == "fixed" else 0.0,
         }
 

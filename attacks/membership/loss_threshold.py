@@ -180,8 +180,7 @@ def predict(model: nn.Module, images: Tensor) -> Tensor:
 def confidence_of(logits: Tensor, classes: Tensor) -> Tensor:
     """Logit-scaled confidence log p_y - log(1 - p_y) of the true class y, (N,): Carlini et al. 2022, section VI-A."""
     own = nn.functional.one_hot(classes, logits.shape[1]).bool()
-    others = logits.masked_fill(own, -torch.inf).logsumexp(1)
-    return logits[own] - others
+    return logits[own] - logits.masked_fill(own, -torch.inf).logsumexp(1)
 
 
 def loss_of(logits: Tensor, classes: Tensor) -> Tensor:

@@ -37,8 +37,7 @@ class GaussianRule(nn.Module):
 
     def __init__(self, mean: float, mean_weight: float, variance: float, variance_weight: float) -> None:
         super().__init__()
-        values = torch.tensor([mean, mean_weight, variance, variance_weight], dtype=torch.float64)
-        self.prior = nn.Buffer(values)
+        self.prior = nn.Buffer(torch.tensor([mean, mean_weight, variance, variance_weight], dtype=torch.float64))
 
     def forward(self, own: Tensor, references: Tensor, outside: Tensor | None = None) -> Tensor:
         """Scores (N,) of records.

@@ -73,8 +73,7 @@ class ShadowAttack(MembershipAttack, needs_auxiliary=True, trains_shadows=True):
             order = torch.randperm(total, generator=generator)
             inside, outside = order[:members], order[members : 2 * members]
             seed = seed_of(generator, 31)
-            model = knowledge.train(plain.rows(inside), seed).eval()
-            yield Shadow(model, inside, outside, seed)
+            yield Shadow(knowledge.train(plain.rows(inside), seed).eval(), inside, outside, seed)
 
 
 def shown(knowledge: Knowledge, positions: Tensor, seed: int) -> Tensor:
@@ -157,8 +156,7 @@ def _shadow_features(knowledge: Knowledge, shadow: Shadow) -> Tensor:
     """Features (2 M, F) of a shadow model's members and non-members, as it would be used; members come first."""
     both = torch.cat([shadow.members, shadow.others])
     logits = predict(shadow.model, shown(knowledge, both, shadow.seed))
-    features = membership_features(logits, true_classes(knowledge)[both])
-    return features.to(knowledge.auxiliary.images.device)
+    return membership_features(logits, true_classes(knowledge)[both]).to(knowledge.auxiliary.images.device)
 
 
 def area(members: Tensor, others: Tensor) -> float:

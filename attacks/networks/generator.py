@@ -48,8 +48,7 @@ class ImageGenerator(nn.Module):
 
     def forward(self, noise: Tensor, classes: Tensor) -> Tensor:
         """Maps noise (B, latent) and classes (B,) int64 to images (B, C, H, W) in [0, 1]."""
-        known = F.one_hot(classes, self.num_classes).to(noise)
-        images: Tensor = self.layers(torch.cat([noise, known], 1)).sigmoid()
+        images: Tensor = self.layers(torch.cat([noise, F.one_hot(classes, self.num_classes).to(noise)], 1)).sigmoid()
         return images[..., : self.image_shape[1], : self.image_shape[2]]
 
     def draw(self, classes: Tensor, generator: torch.Generator) -> Tensor:

@@ -64,6 +64,5 @@ class QueryInversion(
         grid = torch.randn(1, channels, SMOOTH_GRID, SMOOTH_GRID, generator=generator, dtype=latent.dtype) * SMOOTH_STD
         noise = F.interpolate(grid, sides, mode="bilinear", align_corners=True)
         start = (0.5 + std * noise.to(latent.device).repeat(len(latent), 1, 1, 1)).clamp(0, 1)
-        rule = StepRule(LEARNING_RATE, in_range=True)
-        images, numbers = inversion.search(start, self.iterations, rule, spread)
+        images, numbers = inversion.search(start, self.iterations, StepRule(LEARNING_RATE, in_range=True), spread)
         return Reconstruction(images, answers(observation), numbers)

@@ -116,8 +116,7 @@ class _Undo(NamedTuple):
 
     def score(self, images: Tensor, restored: Tensor) -> Tensor:
         """How probable the draw is for images (n, C, H, W), of which it would have made ``restored``: (n,)."""
-        again = _forward(restored, self.draw.steps)
-        misfit = (again - images).square().flatten(1).sum(1) / (2 * NOISE**2)
+        misfit = (_forward(restored, self.draw.steps) - images).square().flatten(1).sum(1) / (2 * NOISE**2)
         return self.density.log_density(images.flatten(1)) + math.log(self.draw.probability) - misfit
 
     def restore(self, images: Tensor) -> Tensor:
@@ -156,8 +155,7 @@ class PolicyInversion(Refinement, needs_auxiliary=True, selection="most probable
         count = len(knowledge.auxiliary)
         if count < 2:
             raise AttackError(f"PolicyInversion needs at least 2 auxiliary images, got {count}")
-        chosen = torch.randperm(count, generator=generator)[:MOST_IMAGES]
-        images = knowledge.auxiliary.images[chosen].float()
+        images = knowledge.auxiliary.images[torch.randperm(count, generator=generator)[:MOST_IMAGES]].float()
         draws = possible_draws(parse_policies(defense.policies), images.shape[1])
         return replace(self, learned=tuple(self._learn(draw, images) for draw in draws))
 
@@ -194,8 +192,7 @@ class PolicyInversion(Refinement, needs_auxiliary=True, selection="most probable
         policies = torch.tensor([undo.draw.policy for undo in learned])[best.cpu()]
         margin = (ranked.values[0] - ranked.values[1]).mean().item() if len(learned) > 1 else math.inf
         notes |= {"ats-policy": policies.float().mean().item(), "ats-margin": margin}
-        chosen = restored[best, torch.arange(len(images))]
-        return replace(guess, images=chosen.to(guess.images), diagnostics=notes)
+        return replace(guess, images=restored[best, torch.arange(len(images))].to(guess.images), diagnostics=notes)
 
 
 def possible_draws(policies: Sequence[Shape], channels: int) -> list[Draw]:

@@ -79,8 +79,7 @@ class Unshuffle(Refinement, needs_auxiliary=True):
             return levels, protect_afresh(after, Batch(shuffled, entering.targets), stream).images
 
         images = auxiliary.images.float()
-        inference = learn_windows(shuffle.sizes(*images.shape[-2:]), images, mix, generator)
-        return replace(self, learned=(inference,))
+        return replace(self, learned=(learn_windows(shuffle.sizes(*images.shape[-2:]), images, mix, generator),))
 
     def refine_begun(self, begun: Sequence[Begun]) -> list[Reconstruction]:
         """Undo the shuffle in every image.

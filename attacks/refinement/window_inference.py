@@ -194,8 +194,7 @@ def _judge(features: Tensor, low: Tensor, generator: torch.Generator) -> nn.Modu
     inputs = (features - mean) / std
     for _ in range(STEPS):
         rows = torch.randint(len(inputs), (min(ROWS, len(inputs)),), generator=generator).to(inputs.device)
-        loss = F.binary_cross_entropy_with_logits(network(inputs[rows])[:, 0], low[rows])
-        step_down(optimizer, loss, schedule)
+        step_down(optimizer, F.binary_cross_entropy_with_logits(network(inputs[rows])[:, 0], low[rows]), schedule)
     with torch.no_grad():  # the scaling of the features becomes part of the first layer
         first.weight /= std
         first.bias.sub_(first.weight @ mean)

@@ -86,8 +86,7 @@ def score_pairs(guess: Tensor, truth: Tensor, pairs: tuple[Tensor, Tensor]) -> d
 
 @score.register
 def _(guess: Labels, truth: Tensor) -> dict[str, Any]:
-    common = Counter(guess.classes.tolist()) & Counter(truth.tolist())
-    return {LABEL_ACCURACY.name: common.total() / len(truth)}
+    return {LABEL_ACCURACY.name: (Counter(guess.classes.tolist()) & Counter(truth.tolist())).total() / len(truth)}
 
 
 TIE = 1e-12

@@ -124,8 +124,7 @@ class ManyLabels(_Task):
 
     def fits(self, tp: Sequence[float], fp: Sequence[float], fn: Sequence[float], total: int) -> bool:
         """No label has more answers than there are examples."""
-        counts = torch.tensor([tp, fp, fn], dtype=torch.float64)
-        return float(counts.sum(0).max()) <= total
+        return float(torch.tensor([tp, fp, fn], dtype=torch.float64).sum(0).max()) <= total
 
 
 Objective = OneClass | ManyLabels

@@ -145,7 +145,6 @@ def _train(
     optimizer = torch.optim.Adam(network.parameters())
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=epochs * batches)
     for _ in range(epochs):
-        order = torch.randperm(len(images), generator=generator)
-        for batch in order[: batches * BATCH_SIZE].chunk(batches):
+        for batch in torch.randperm(len(images), generator=generator)[: batches * BATCH_SIZE].chunk(batches):
             loss = objective.loss(network(random_shift(images[batch], 2, generator)), targets[batch])
             step_down(optimizer, loss, schedule)

@@ -107,8 +107,7 @@ def _counts(members: Floats, nonmembers: Floats) -> tuple[Floats, Floats]:
 
 def _placements(members: Floats, nonmembers: Floats) -> tuple[Floats, Floats]:
     """Per member, the share of non-members below it; per non-member, the share of members above it. Ties count one half."""
-    above = _share_below(members, nonmembers)
-    return above, 1 - _share_below(nonmembers, members)
+    return _share_below(members, nonmembers), 1 - _share_below(nonmembers, members)
 
 
 def _share_below(scores: Floats, others: Floats) -> Floats:

@@ -210,8 +210,7 @@ def decoded(
     prior = PatchPrior.of(double, shape, known)
     goal = received.double()
     size = float(goal.square().mean().sqrt().clamp_min(1e-12))
-    steps = 1 if noise > EXACT * size else FIXED_POINT_STEPS
-    tokens, residual = fixed_point(double.encode, goal, steps)
+    tokens, residual = fixed_point(double.encode, goal, 1 if noise > EXACT * size else FIXED_POINT_STEPS)
     patches = prior.patches(tokens, max(PRECISION * size, noise))
     exact = residual <= EXACT
     for image in (~exact).nonzero().flatten().tolist():

@@ -1,5 +1,6 @@
 """What attacks share that learn to invert smashed data: auxiliary transmissions, the training, the held-out score, the guess."""
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Self
@@ -76,14 +77,13 @@ class DecoderAttack(
 
     def pool_of(self, sender: Sender, images: Tensor, generator: torch.Generator) -> Pool:
         """How the ``transmissions`` of the same images become one input; by default the first transmission alone."""
-        return first_transmission
+        return operator.itemgetter(0)
 
     def draws(self, sender: Sender, images: Tensor, pool: Pool, generator: torch.Generator) -> Draw:
         """Training pairs of auxiliary images; by default every batch is sent afresh."""
 
         def draw() -> tuple[Tensor, Tensor]:
-            rows = torch.randperm(len(images), generator=generator)[: self.batch_size]
-            clean = images[rows.to(images.device)]
+            clean = images[torch.randperm(len(images), generator=generator)[: self.batch_size].to(images.device)]
             return pool(sender.send(clean, generator).unsqueeze(0)), clean
 
         return draw
@@ -122,11 +122,6 @@ class DecoderAttack(
         with torch.no_grad():
             images = network(self.learned.pool(features))
         return Reconstruction.unlabelled(images, dict(self.learned.diagnostics))
-
-
-def first_transmission(features: Tensor) -> Tensor:
-    """(R, B, N, D) -> (B, N, D)."""
-    return features[0]
 
 
 def mean_of_transmissions(features: Tensor) -> Tensor:

@@ -41,8 +41,7 @@ class AssumedSender:
             protected = early.protect_tokens(tokens, key)
             # Shuffles gather: their own order is undone, and the assumed one takes its place.
             slots = early.token_order(tokens.shape[0], tokens.shape[1], key).flatten().argsort()[order]
-            encoded = self.edge.encode(protected.flatten(0, 1)[slots.to(tokens.device)])
-            return noiseless.protect_features(encoded, key)
+            return noiseless.protect_features(self.edge.encode(protected.flatten(0, 1)[slots.to(tokens.device)]), key)
         except DefenseError as error:
             raise AttackError(str(error)) from error
 
@@ -134,8 +133,7 @@ class FeatureInversion(
         assumed = AssumedSender(observation.edge, self.learned.pipeline, observation)
 
         def objective(images: Tensor) -> Tensor:
-            drawn = order if order is not None else self._draw(features, generator)
-            sent = assumed.features(images, drawn)
+            sent = assumed.features(images, order if order is not None else self._draw(features, generator))
             if sent.shape != features.shape:
                 raise AttackError(f"smashed data have shape {tuple(features.shape)}, expected {tuple(sent.shape)}")
             return (sent - features).square().mean() / features.var().clamp_min(1e-12)

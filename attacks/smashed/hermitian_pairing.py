@@ -110,8 +110,7 @@ def pairing_costs(tokens: Tensor, patch: int) -> Tensor:
     rows = torch.arange(side - patch, side)
     inside = [(i, int(mirror(int(i), side))) for i in rows if mirror(int(i), side) < patch]
     own, other = (torch.tensor(part) % patch for part in zip(*inside, strict=True))
-    cells = tokens.view(batch, num_tokens, patch, patch, dim // patch**2)
-    real, imaginary = cells.chunk(2, -1)
+    real, imaginary = tokens.view(batch, num_tokens, patch, patch, dim // patch**2).chunk(2, -1)
 
     def compared(kept: Tensor, sign: int) -> Tensor:
         values = torch.cat([real, sign * imaginary], -1)
@@ -224,8 +223,7 @@ class HermitianPairing(
         tokens = to_tokens(from_spectrum(to_planes(place(received, positions), patch)), patch)
         edge, shape = observation.edge, observation.input_shape
         images = images_of_patches(patches_of_tokens(tokens, edge, shape), edge, shape, observation)
-        numbers = {"pairing_cost": cost} | self.learned.diagnostics
-        return Reconstruction.unlabelled(images, numbers)
+        return Reconstruction.unlabelled(images, {"pairing_cost": cost} | self.learned.diagnostics)
 
     def positions(self, received: Tensor) -> tuple[Tensor, float]:
         """The position in the spectrum of every received patch (B, N, 2D), as (B, N) int64; and the mean cost of the pairs."""

@@ -109,8 +109,7 @@ class Pix2Pix(DecoderAttack):
             tokens, clean = draw()
             drawn = translator(tokens)
             # Half of the discriminator's loss, which slows it down against the generator (section 3.3).
-            loss = (_judged(judge(tokens, clean), 1.0) + _judged(judge(tokens, drawn.detach()), 0.0)) / 2
-            step_down(judges, loss)
+            step_down(judges, (_judged(judge(tokens, clean), 1.0) + _judged(judge(tokens, drawn.detach()), 0.0)) / 2)
             error = 2 * (drawn - clean).abs().mean()  # twice, as if images were in [-1, 1]
             step_down(draws, _judged(judge(tokens, drawn), 1.0) + L1_WEIGHT * error)
         return translator

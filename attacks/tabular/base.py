@@ -101,8 +101,7 @@ def table_of(sender: Sender) -> list[Tensor]:
     weight = next(sender.edge.parameters(), None)
     limits = torch.tensor(sizes, device=None if weight is None else weight.device)
     for codes in torch.split(torch.arange(max(sizes), device=limits.device), CHUNK):
-        rows = torch.minimum(codes.unsqueeze(1), limits - 1).float()[:, None, :, None]
-        embedded = embeddings_of(sender, rows)
+        embedded = embeddings_of(sender, torch.minimum(codes.unsqueeze(1), limits - 1).float()[:, None, :, None])
         for column, size in enumerate(sizes):
             columns[column].append(embedded[: max(0, size - int(codes[0])), column])
     return [torch.cat(parts) for parts in columns]

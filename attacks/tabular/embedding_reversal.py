@@ -112,8 +112,7 @@ class EmbeddingReversal(
         for _ in range(self.iterations):
             rows = kept[torch.randperm(len(kept), generator=generator)[: self.batch_size].to(kept.device)]
             factors = _factors(factors_of, sender, rows, generator)
-            loss = (network(factors) - embeddings_of(sender, rows)).square().mean()
-            step_down(optimizer, loss)
+            step_down(optimizer, (network(factors) - embeddings_of(sender, rows)).square().mean())
         network.eval().requires_grad_(False)
         guess = network(_factors(factors_of, sender, held, generator))
         truth, blind = embeddings_of(sender, held), embeddings_of(sender, kept).mean(0)

@@ -59,8 +59,7 @@ class CollectionAttack(Attack[UploadedCollection, Reconstruction], observes=Uplo
     def failed(self, observation: UploadedCollection, reason: str) -> Reconstruction:
         """Grey images with the labels of the first pass."""
         labels = observation.targets[: len(observation.targets) // observation.passes].argmax(1)
-        grey = torch.full((len(labels), *observation.images.shape[1:]), 0.5)
-        return Reconstruction(grey, labels, failure=reason)
+        return Reconstruction(torch.full((len(labels), *observation.images.shape[1:]), 0.5), labels, failure=reason)
 
 
 class TrainedModel(TrainingUpdate):

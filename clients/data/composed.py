@@ -64,8 +64,7 @@ def paired(name: str, primary: Labels, sensitive: Labels, generator: np.random.G
         sizes = [len(pool) for source in pools for pool in source]
         raise DataError(f"{name}: both values of both attributes need two examples at least; there are {sizes}")
     first = np.stack([pools[0][p][s * each : (s + 1) * each] for p, s in COMBINATIONS], 1)
-    second = np.stack([pools[1][s][p * each : (p + 1) * each] for p, s in COMBINATIONS], 1)
-    return first.ravel(), second.ravel()
+    return first.ravel(), np.stack([pools[1][s][p * each : (p + 1) * each] for p, s in COMBINATIONS], 1).ravel()
 
 
 SEED = 20_240_229

@@ -130,8 +130,7 @@ def with_channels(part: ImageData, channels: int) -> ImageData:
 def _in_channels(images: Tensor, channels: int) -> Tensor:
     if channels == 1:
         weights = torch.tensor([0.299, 0.587, 0.114]).view(1, 3, 1, 1)
-        grey = (images.float() * weights).sum(1, keepdim=True).round().clamp(0, 255)
-        return grey.to(torch.uint8)
+        return (images.float() * weights).sum(1, keepdim=True).round().clamp(0, 255).to(torch.uint8)
     return images.expand(-1, channels, -1, -1)
 
 

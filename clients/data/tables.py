@@ -244,8 +244,7 @@ def labels_of(table: TextTable, column: int, positive: Sequence[str], negative: 
             allowed = f"allowed: {' or '.join(map(repr, known))}"
             row = line - 1 - table.first
             cells = (texts[index[row]] for texts, index in zip(table.texts, table.index, strict=True) if len(index))
-            empty = not text and not any(cells)
-            what = "is empty" if empty else f"has the label {text!r}; {allowed}"
+            what = "is empty" if not text and not any(cells) else f"has the label {text!r}; {allowed}"
             raise DataError(f"{table.path}: line {line} {what}")
     codes: Labels = np.array([known.get(text, -1) for text in table.texts[column]], dtype=np.int64)[table.index[column]]
     return codes

@@ -81,8 +81,7 @@ def in_own_streams(answer: Call) -> Call:
 
     def answered(message: Message, context: Context) -> Message:
         before: Any = random.getstate(), np.random.get_state()
-        start = hashlib.blake2b(_start(message, context), digest_size=24).digest()
-        seeds = np.frombuffer(start, np.uint64)
+        seeds = np.frombuffer(hashlib.blake2b(_start(message, context), digest_size=24).digest(), np.uint64)
         try:
             with torch.random.fork_rng(devices=[]):
                 torch.default_generator.manual_seed(int(seeds[0] >> np.uint64(1)))
@@ -140,9 +139,13 @@ class _Answers:
 
     def setup(self, message: Message, context: Context) -> Message:
         answers_of(context)  # refuses a wrong value before the run starts
-        client = self.client(message, context)
-        if unsent := values_of(message, "config").get(UNSENT):
-            self._require_same(unsent, str(values_of(message, "config")[FROZEN_DIGEST]))
+        client, config = self.client(message, context), values_of(message, "config")
+        unsent: Any = config.get(UNSENT)
+        if unsent and self._built().digest(map(str, unsent)) != config[FROZEN_DIGEST]:
+            raise ModelMismatchError(
+                f"messages leave out {len(unsent)} frozen parameters, such as {unsent[0]!r}, and model builds others at this node "
+                "than at the server; build them from the same file or the same seed"
+            )
         if client.data.num_train < (wanted := client.task.plan.probe_images):
             raise DataMistake(f"probe_images is {wanted}; data gives {client.data.num_train} examples at this node")
         sizes = {"partition": client.data.partition, "train-examples": client.data.num_train}
@@ -164,14 +167,6 @@ class _Answers:
         numbers = metrics({"num-examples": len(batch), "local-steps": 1})
         answer = {theirs: moved[ours] for theirs, ours in zip(sent, weights, strict=True)}
         return reply_to(message, {"arrays": to_record(answer), "metrics": numbers})
-
-    def _require_same(self, unsent: Any, expected: str) -> None:
-        """Refuse to answer a server whose model differs in frozen parameters that its messages leave out."""
-        if self._built().digest(map(str, unsent)) != expected:
-            raise ModelMismatchError(
-                f"messages leave out {len(unsent)} frozen parameters, such as {unsent[0]!r}, and model builds others at this node "
-                "than at the server; build them from the same file or the same seed"
-            )
 
     def audit(self, message: Message, context: Context) -> Message:
         answers_of(context).require("audits", "scores of guesses")

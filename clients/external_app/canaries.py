@@ -191,8 +191,7 @@ class _Acting:
                 f"set_canary_gradients: the model's last batch has {len(numbers)} examples, and Opacus holds {came}; allowed: one "
                 "backward pass for each step, and grad_sample_mode 'hooks', 'ew' or 'functorch'"
             )
-        at = numbers.clamp(min=0)
-        weights = torch.where(numbers == NO_CANARY, NO_CANARY, self.weights[at])
+        weights = torch.where(numbers == NO_CANARY, NO_CANARY, self.weights[numbers.clamp(min=0)])
         values = torch.full((len(numbers),), NORM * float(self.optimizer.max_grad_norm))
         try:
             set_gradients(self.model, weights, values)
@@ -205,7 +204,6 @@ class _Acting:
 
 
 def _dataset(data: Any, numbers: list[int]) -> CanaryDataset:
-    """The data set with canaries of these numbers."""
     if isinstance(data, IterableDataset) or not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
         raise TypeError(
             f"with_canaries: data is {type(data).__name__}; allowed: a map-style data set or a DataLoader of one"
@@ -216,7 +214,6 @@ def _dataset(data: Any, numbers: list[int]) -> CanaryDataset:
 
 
 def _loader(loader: DataLoader[Any], numbers: list[int]) -> DataLoader[Any]:
-    """A loader like another one, of its data set with canaries."""
     if type(loader.sampler) not in (RandomSampler, SequentialSampler) or type(loader.batch_sampler) is not BatchSampler:
         raise TypeError(
             "with_canaries: the loader chooses its examples by a sampler of its own; give the data set, before make_private"

@@ -31,7 +31,6 @@ def spelling(number: int) -> Tensor:
 
 @functools.lru_cache(maxsize=8)
 def _spellings(count: int) -> Tensor:
-    """Those of the first ``count`` numbers: (count, PIXELS)."""
     return torch.stack([spelling(number) for number in range(count)])
 
 
@@ -64,8 +63,7 @@ def numbers_in(inputs: Tensor, count: int) -> Tensor:
     plane = inputs.detach().flatten(1)[:, :PIXELS].cpu()
     low, high = plane[:, :1], plane[:, 1:2]
     bits = plane == high
-    powers = 2 ** torch.arange(NUMBER_BITS - 1, -1, -1)
-    numbers = (bits[:, 2 : 2 + NUMBER_BITS] * powers).sum(1)
+    numbers = (bits[:, 2 : 2 + NUMBER_BITS] * (2 ** torch.arange(NUMBER_BITS - 1, -1, -1))).sum(1)
     two = ((plane == low) | (plane == high)).all(1) & (numbers < count)
     right = (_spellings(count)[numbers.clamp(max=count - 1)] == bits).all(1)
     return torch.where(two & right, numbers, unmarked)

@@ -178,8 +178,7 @@ class LocalClient(Client):
         for target in range(self._plan.probe_targets):
             key = self.data.key("probe", self.task.round, target, number=number)
             model, seen = self._model(weights), self.probed(target, question).seen
-            images = TensorDataset(seen.images, seen.targets)
-            training = self._training(model, images, booked, key, probe=True)
+            training = self._training(model, TensorDataset(seen.images, seen.targets), booked, key, probe=True)
             if self._plan.probe_mode == "eval":
                 set_eval(training.model, keep_hooked=self.pipeline.needs_group_norm)
             _, steps = self._run(training, key, protect=False)
@@ -192,8 +191,7 @@ class LocalClient(Client):
         """What training defences work out from the real training (such as a noise multiplier), before its first round."""
         if not any(isinstance(defense, TrainingDefense) for defense in self.pipeline.defenses):
             return {}
-        key = self.data.key("calibrate")
-        return self._training(self._model(weights), self._examples, {}, key).state
+        return self._training(self._model(weights), self._examples, {}, self.data.key("calibrate")).state
 
     def _privacy_with_probes(self, trained: Mapping[str, Any], probed: Mapping[str, Any]) -> Numbers:
         spent = self.pipeline.privacy(trained, probed)

@@ -40,8 +40,7 @@ def train_alone(plan: Plan, batch: Batch, seed: int) -> nn.Module:
     sample rate follows from their number. It equals a client's noise if the batch is as large as the client's data.
     """
     # Streams that no client has: clients' partitions count from 0.
-    own_seed = seed_of(generator_for("alone", plan.seed, seed), 31)
-    alone = replace(plan, seed=own_seed)
+    alone = replace(plan, seed=seed_of(generator_for("alone", plan.seed, seed), 31))
     if isinstance(alone, FederatedPlan):
         alone = replace(alone, dp_canaries=0)  # an auditor's, which the server's own examples need not carry
     data = _GivenData(alone.at(1), batch, -1)

@@ -20,10 +20,7 @@ _OF_RECORDS = {MEMBER_SCORE.of(), OTHER_SCORE.of()}
 
 
 def answer_audit(
-    message: Message,
-    context: Context,
-    client: Client,
-    build_model: Callable[[], nn.Module] | None = None,
+    message: Message, context: Context, client: Client, build_model: Callable[[], nn.Module] | None = None
 ) -> Message:
     """Score the server's guesses against a client's images; only numbers leave, unless pictures are shared.
 

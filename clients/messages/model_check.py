@@ -103,12 +103,7 @@ class Tried:
 
 
 def fault(
-    sent: Weights,
-    initial: Weights,
-    last: Remembered,
-    at: int,
-    tried: Callable[[Weights], Tried] | None,
-    classes: int,
+    sent: Weights, initial: Weights, last: Remembered, at: int, tried: Callable[[Weights], Tried] | None, classes: int
 ) -> str:
     """Reason why the server's model of round ``at`` is not the agreed one, or "".
 

@@ -36,13 +36,7 @@ _NORMS: dict[str, Norm] = {"batch": nn.BatchNorm2d, "group": group_norm}
 
 
 def build_model(
-    name: str,
-    *,
-    num_classes: int,
-    input_shape: ImageShape,
-    width: int = 0,
-    norm: str = "group",
-    seed: int = 0,
+    name: str, *, num_classes: int, input_shape: ImageShape, width: int = 0, norm: str = "group", seed: int = 0
 ) -> nn.Module:
     """A randomly initialised classifier (B, C, H, W) -> logits (B, num_classes), in train mode, on the CPU.
 
@@ -237,9 +231,8 @@ def resnet20(num_classes: int, input_shape: ImageShape, width: int, norm: Norm) 
     base = 16 * _checked_width("resnet20", width or 1, 16)
     layers: Layers = [nn.Conv2d(input_shape[0], base, 3, padding=1, bias=False), norm(base), nn.ReLU()]
     for into, out in itertools.pairwise((base, base, 2 * base, 4 * base)):
-        stride = 1 if into == out else 2
         layers += [
-            ResidualBlock(into, out, stride, norm),
+            ResidualBlock(into, out, 1 if into == out else 2, norm),
             ResidualBlock(out, out, 1, norm),
             ResidualBlock(out, out, 1, norm),
         ]

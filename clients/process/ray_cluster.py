@@ -50,8 +50,7 @@ def local_cluster(environment: Mapping[str, str]) -> Variables:
 
 
 def _short_files(environment: Mapping[str, str]) -> Variables:
-    fits = FILES in environment or takes_sockets(environment.get("TMPDIR", SHORT))
-    return {} if fits else {FILES: SHORT}
+    return {} if FILES in environment or takes_sockets(environment.get("TMPDIR", SHORT)) else {FILES: SHORT}
 
 
 def takes_sockets(folder: str, longest: int = LONGEST_FOLDER) -> bool:

@@ -133,8 +133,7 @@ def main(folder: str, known: Mapping[str, Any]) -> None:
     sys.argv[:] = order["argv"]  # as the code will find it in the process that the user watches
     try:
         module, _, function = order["work"].partition(":")
-        result = {"value": getattr(import_module(module), function)(**order["arguments"], **known)}
-        text = json.dumps(result)
+        text = json.dumps({"value": getattr(import_module(module), function)(**order["arguments"], **known)})
     except BaseException as error:  # KeyboardInterrupt and SystemExit too: only the code raises them here
         text = json.dumps(_described(error))
     part = Path(folder) / f"{RESULT}.{os.getpid()}"

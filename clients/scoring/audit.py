@@ -67,10 +67,7 @@ class AuditScores:
 
 
 def audit_guesses(
-    client: Client,
-    observation: str,
-    guesses: Sequence[tuple[Guess, Tensor | None]],
-    oracle: Oracle | None = None,
+    client: Client, observation: str, guesses: Sequence[tuple[Guess, Tensor | None]], oracle: Oracle | None = None
 ) -> AuditScores:
     """Scores one guess per observed update or batch of smashed data.
 
@@ -105,8 +102,7 @@ def audit_guesses(
             scored = cell_scores(client.data, guess, truth, known.embed)
         elif isinstance(guess, Representatives):
             seen = torch.full_like(guess.classes, -1) if recognised is None else recognised
-            classes = truth.original.targets.argmax(1)
-            named = score_representatives(guess, truth.original.images, classes, seen)
+            named = score_representatives(guess, truth.original.images, truth.original.targets.argmax(1), seen)
             scored = {ScoreName(name): values for name, values in named.items() if values}
         elif isinstance(guess, Reconstruction):
             scored = _image_scores(client, guess, known, target)

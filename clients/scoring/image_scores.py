@@ -8,14 +8,7 @@ from torch import Tensor
 from attacks.guesses import Labels, Reconstruction
 from attacks.image_measures import ms_ssim, mse, psnr, ssim
 from attacks.metrics.guesses import LABEL_ACCURACY
-from attacks.metrics.images import (
-    MS_SSIM,
-    MS_SSIM_SUCCESS,
-    MSE_PAPER,
-    PSNR_PAPER,
-    REFERENCES,
-    SSIM_PAPER,
-)
+from attacks.metrics.images import MS_SSIM, MS_SSIM_SUCCESS, MSE_PAPER, PSNR_PAPER, REFERENCES, SSIM_PAPER
 from attacks.metrics.names import ScoreName, Scores
 from attacks.metrics.registry import metric_of
 from attacks.normalisation import normalise
@@ -116,8 +109,7 @@ def _right(guess: Labels, classes: Tensor) -> float:
 def recognition(guess: Reconstruction, recognised: Tensor, truth: Batch, *, paired: bool = False) -> list[float]:
     """1 for every guessed image in which the oracle sees the class of the true image that it is paired with, else 0."""
     rows, columns = pairs_of(guess.images, truth.images, paired=paired)
-    classes = truth.targets.argmax(1)[columns]
-    return (recognised[rows] == classes).float().tolist()
+    return (recognised[rows] == truth.targets.argmax(1)[columns]).float().tolist()
 
 
 def pairs_of(guess: Tensor, truth: Tensor, *, paired: bool) -> Pairs:

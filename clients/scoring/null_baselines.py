@@ -110,8 +110,7 @@ def _add_up(sums: Sums, images: Tensor, labels: Tensor, classes: Collection[int]
 def flat_psnr(truth: Tensor, columns: Tensor) -> Scores:
     """``FLAT_PSNR``: the PSNR of each image's own mean colour, in dB, of the images ``columns`` of the truth (B, C, H, W)."""
     images = truth.detach().cpu()[columns]
-    flat = psnr(images.mean((2, 3), keepdim=True).expand_as(images), images)
-    return {FLAT_PSNR.of(): FLAT_PSNR.cut(flat.tolist())}
+    return {FLAT_PSNR.of(): FLAT_PSNR.cut(psnr(images.mean((2, 3), keepdim=True).expand_as(images), images).tolist())}
 
 
 class BlindGuesses:

@@ -196,7 +196,4 @@ def _far_nearer(mine: Tensor, others: Tensor, alike: Tensor) -> Tensor:
 
 
 def _scores(hits: Tensor, chances: Tensor) -> Scores:
-    return {
-        IDENTIFIED.of("original"): hits.tolist(),
-        IDENTIFIED_CHANCE.of(): IDENTIFIED_CHANCE.cut(chances.tolist()),
-    }
+    return {IDENTIFIED.of("original"): hits.tolist(), IDENTIFIED_CHANCE.of(): IDENTIFIED_CHANCE.cut(chances.tolist())}

@@ -55,8 +55,7 @@ class AnswerPolicy(Settings):
     )
     share_images: bool = setting(False, "pictures of the node's images, in the answer to an audit")
     transmissions: Times = setting(
-        0,
-        "``train.smash``: how often in a run an audit batch may be sent, all targets and rounds counted",
+        0, "``train.smash``: how often in a run an audit batch may be sent, all targets and rounds counted"
     )
     reveal_orders: bool = setting(False, "the true order of shuffled tokens")
     repeats: Times = setting(

@@ -45,8 +45,7 @@ def step(message: Message, context: Context) -> Message:
     client, config = client_as(SplitClient, message, context), values_of(message, "config")
     first, count = int(config["first"]), int(config["count"])
     book(context, client, "a batch", first, min(count, max(len(client.batches) - first, 0)))
-    state = _advance(client, message, context)
-    edge = client.load_edge(state.weights).requires_grad_(False)
+    edge = client.load_edge(_advance(client, message, context).weights).requires_grad_(False)
     sent = client.batches.send(edge, first, count)
     records: Records = {"features": to_record(_numbered([batch.features for batch in sent]))}
     if config["labels"] == "server":
@@ -60,8 +59,7 @@ def backward(message: Message, context: Context) -> Message:
     """Trains on the gradients of the round's last batches."""
     start = time.perf_counter()
     client = client_as(SplitClient, message, context)
-    state = _advance(client, message, context)
-    return _answer(message, {}, state.steps, start)
+    return _answer(message, {}, _advance(client, message, context).steps, start)
 
 
 def collect(message: Message, context: Context) -> Message:
@@ -94,8 +92,7 @@ def smash(message: Message, context: Context) -> Message:
     records: Records = {name: to_record({"features": features}) for name, features in sent.items()}
     records["targets"] = to_record({f"target-{at}": client.audits.targets(at) for at in targets})
     rounds = int(config["since"]), int(config["until"])
-    counts = {f"target-{at}": client.audits.transmissions(at, *rounds) for at in targets}
-    records["exposure"] = to_record(counts)
+    records["exposure"] = to_record({f"target-{at}": client.audits.transmissions(at, *rounds) for at in targets})
     if config["reveal-order"] and not answers.reveal_orders:
         records |= withheld({"reveal-orders": refusal("reveal_orders", "the true order of its tokens")})
     elif config["reveal-order"]:
@@ -121,8 +118,7 @@ def smash_test(message: Message, context: Context) -> Message:
     first, count = int(config["first"]), int(config["count"])
     received = _received(client, message, context, client.task.round + 1)
     book(context, client, "a test image", first, min(count, max(client.data.num_test - first, 0)))
-    edge = client.load_edge(received).requires_grad_(False)
-    features = client.smash_test(edge, first, count)
+    features = client.smash_test(client.load_edge(received).requires_grad_(False), first, count)
     return _answer(message, {"features": to_record({"0": features})}, len(features), start)
 
 

@@ -67,8 +67,6 @@ class SplitClient(Client):
         """What the frozen client half makes of rows of a table, before any defence: (n, F, D) on the CPU."""
         return _initial_edge(self.plan).embed(rows.to(device())).cpu()
 
-    # Training of the client half ----------------------------------------------------------------------------------------
-
     def begin_round(self, weights: NamedTensors, before: EdgeState) -> EdgeState:
         """The client half as sent by the server; a defence's own network resumes from its state in ``before``."""
         network = {name: tensor for name, tensor in before.weights.items() if name.startswith(NETWORK)}
@@ -125,8 +123,7 @@ class SplitClient(Client):
         loss = (features * gradient).sum()
         if network is None or self.pipeline.edge_training is None:
             return loss
-        cut = RawPatches(self.plan.patch_size)
-        patches = cut(self.batches.originals(number).images.to(device()))
+        patches = RawPatches(self.plan.patch_size)(self.batches.originals(number).images.to(device()))
         own, penalty = self.pipeline.edge_training.losses(network, features, patches)
         return loss + own + penalty
 
@@ -154,8 +151,6 @@ class SplitClient(Client):
         update = {name: after[name] - weight for name, weight in before.items()}
         self.data.renew("collect")
         return self.pipeline.protect_update(update, self.data.key("collect", self.task.round))
-
-    # Evaluation ---------------------------------------------------------------------------------------------------------
 
     def smash_test(self, edge: EdgeHalf, first: int, count: int) -> Tensor:
         """Smashed data (b, N, D) of this client's test examples ``first`` to ``first + count``, protected as in use.

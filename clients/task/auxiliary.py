@@ -88,5 +88,4 @@ class Auxiliary:
 
     def held_out(self, labels: Labels) -> NDArray[np.int64]:
         """Training examples of the clients' data set that no client may hold, because the server does; see ``indices``."""
-        none = np.zeros(0, dtype=np.int64)
-        return self.indices(labels) if self.plan.auxiliary_data == "held-out" else none
+        return self.indices(labels) if self.plan.auxiliary_data == "held-out" else np.zeros(0, dtype=np.int64)

@@ -69,8 +69,7 @@ def train_on(
         batch = Batch(images, targets)
         if len(batch):
             batch = enter(batch, step)
-        inputs = normalise(batch.images.to(device()), card)
-        loss = training.loss(training.model, inputs, batch.targets.to(device()))
+        loss = training.loss(training.model, normalise(batch.images.to(device()), card), batch.targets.to(device()))
         training.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         protect(step)

@@ -84,8 +84,7 @@ def _escape(character: str) -> str:
 
 def shortened(value: object) -> str:
     """A received value for an error or a row: in Python's notation, cut to a maximum length."""
-    text = one_line(str(value), MOST_SHOWN) if isinstance(value, Exception) else repr(value)
-    return cut(text, SHORT)
+    return cut(one_line(str(value), MOST_SHOWN) if isinstance(value, Exception) else repr(value), SHORT)
 
 
 def shown(value: object) -> str:

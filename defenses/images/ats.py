@@ -135,5 +135,4 @@ class ATS(InputDefense):
 
     def protect_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
         """Transforms the images; targets are unchanged."""
-        policies = parse_policies(self.policies)
-        return replace(batch, images=transform_images(batch.images, policies, generator))
+        return replace(batch, images=transform_images(batch.images, parse_policies(self.policies), generator))

@@ -44,7 +44,6 @@ def bounded_convex_weights(count: int, num_mixed: int, max_weight: float, genera
 
 
 def _outside(weights: Tensor, max_weight: float) -> Tensor:
-    """Which rows have a weight below 0 or above ``max_weight``."""
     return ((weights < 0) | (weights > max_weight)).any(-1)
 
 

@@ -102,8 +102,7 @@ def translate_x(images: Tensor, shift: Tensor) -> Tensor:
     """Output column x shows input column floor(x + 1/2 + shift * W); black where there is none."""
     width = images.shape[-1]
     columns = torch.floor(torch.arange(width, device=images.device) + 0.5 + shift * width).long()
-    source = columns.clamp(0, width - 1).expand(images.shape)
-    return images.gather(-1, source) * ((columns >= 0) & (columns < width))
+    return images.gather(-1, columns.clamp(0, width - 1).expand(images.shape)) * ((columns >= 0) & (columns < width))
 
 
 def shear_x(images: Tensor, slope: Tensor) -> Tensor:
@@ -121,8 +120,7 @@ def shear_x(images: Tensor, slope: Tensor) -> Tensor:
     )
     d = (position - left).to(images)
     value = v1 + d * (v2 - v0 + d * (2 * (v0 - v1) + v2 - v3 + d * (v1 - v0 + v3 - v2)))
-    inside = (position + 0.5 >= 0) & (position + 0.5 < width)
-    return (value * inside).clamp(0, 1)
+    return (value * ((position + 0.5 >= 0) & (position + 0.5 < width))).clamp(0, 1)
 
 
 def rotate(images: Tensor, degrees: float) -> Tensor:
@@ -135,8 +133,7 @@ def rotate(images: Tensor, degrees: float) -> Tensor:
     row = (math.sin(angle) * x + math.cos(angle) * y + height / 2).floor().long()
     inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
     source = (row.clamp(0, height - 1) * width + column.clamp(0, width - 1)).expand(images.shape)
-    turned = images.flatten(2).gather(-1, source.flatten(2)).view(images.shape)
-    return torch.where(inside, turned, 128 / 255)
+    return torch.where(inside, images.flatten(2).gather(-1, source.flatten(2)).view(images.shape), 128 / 255)
 
 
 def blend(start: Tensor, images: Tensor, change: Tensor) -> Tensor:
@@ -185,8 +182,7 @@ def equalize(images: Tensor) -> Tensor:
     levels = grey_levels(images).flatten(2)  # (B, C, H W)
     histogram = torch.zeros(*levels.shape[:2], 256, dtype=torch.long, device=images.device)
     histogram.scatter_add_(2, levels, torch.ones_like(levels))
-    at_top = histogram.gather(2, levels.amax(2, keepdim=True))
-    step = (levels.shape[2] - at_top) // 255
+    step = (levels.shape[2] - histogram.gather(2, levels.amax(2, keepdim=True))) // 255
     below = histogram.cumsum(2) - histogram
     table = (below + step // 2) // step.clamp(min=1)
     mapped = table.gather(2, levels).clamp(max=255).to(images) / 255
@@ -205,7 +201,6 @@ def solarize(images: Tensor, threshold: float) -> Tensor:
 
 
 def _along_columns(function: Callable[[Tensor, Tensor], Tensor], images: Tensor, amount: Tensor) -> Tensor:
-    """What ``function`` does along rows, along columns."""
     return function(images.transpose(-1, -2), amount).transpose(-1, -2)
 
 

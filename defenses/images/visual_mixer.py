@@ -57,13 +57,7 @@ class VisualMixer(InputDefense):
     source = "Li et al., You Can Use But Cannot Recognize (VisualMixer), NDSS 2024, Algorithm 1"
     at_inference = True
     resamples = False
-    adaptive_attacks = (
-        "LearnedRestorer",
-        "WindowMean",
-        "Shredder",
-        "Jigsaw",
-        "PassAveraging",
-    )
+    adaptive_attacks = ("LearnedRestorer", "WindowMean", "Shredder", "Jigsaw", "PassAveraging")
 
     window_lower: Pixels = 2
     window_upper: Pixels = 15
@@ -128,8 +122,7 @@ class VisualMixer(InputDefense):
     def _missed(self, height: int, width: int, size: int) -> float:
         """Share of the area in windows that the image's edge cuts below the target."""
         down, across = ([min(size, side - at) for at in range(0, side, size)] for side in (height, width))
-        below = sum(h * w for h in down for w in across if pair_count(h, w) < self.target_vfe)
-        return below / (height * width)
+        return sum(h * w for h in down for w in across if pair_count(h, w) < self.target_vfe) / (height * width)
 
     def partition(self, images: Tensor) -> list[Level]:
         """The windows that (B, C, H, W) images are shuffled in; see ``partition``."""
@@ -149,8 +142,7 @@ class VisualMixer(InputDefense):
 
     def protect_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
         """Shuffles the images; targets are unchanged."""
-        levels = self.partition(batch.images)
-        return Batch(shuffle_windows(batch.images, levels, generator), batch.targets)
+        return Batch(shuffle_windows(batch.images, self.partition(batch.images), generator), batch.targets)
 
 
 def shuffle_windows(images: Tensor, levels: list[Level], generator: torch.Generator) -> Tensor:

@@ -122,8 +122,7 @@ class DeltaAutoencoder(FittedDefense):
 
     def _step(self, features: Tensor, wanted: Tensor, tensors: Tensors, optimizer: torch.optim.Adam) -> None:
         with torch.enable_grad():
-            restored = self._decoded(self._encoded(features, tensors), tensors)
-            loss = F.mse_loss(restored, wanted)
+            loss = F.mse_loss(self._decoded(self._encoded(features, tensors), tensors), wanted)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()

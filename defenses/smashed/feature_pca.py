@@ -74,16 +74,14 @@ class FeaturePCA(FittedDefense):
         self._require(features)
         exact = widened(features)
         tensors = self._tensors(exact)
-        latent = (exact - tensors["mean"]).flatten(1) @ tensors["basis"].flatten(1).T
-        return latent.to(features.dtype)
+        return ((exact - tensors["mean"]).flatten(1) @ tensors["basis"].flatten(1).T).to(features.dtype)
 
     def decode(self, latent: Tensor) -> Tensor:
         """(B, k) -> (B, C, H, W); see the base class."""
         self._require(latent, latent=True)
         exact = widened(latent)
         tensors = self._tensors(exact)
-        features = torch.einsum("bk,kchw->bchw", exact, tensors["basis"]) + tensors["mean"]
-        return features.to(latent.dtype)
+        return (torch.einsum("bk,kchw->bchw", exact, tensors["basis"]) + tensors["mean"]).to(latent.dtype)
 
 
 def principal_components(rows: Tensor, components: int) -> tuple[Tensor, Tensor]:

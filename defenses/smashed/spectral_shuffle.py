@@ -48,15 +48,13 @@ def spectrum(planes: Tensor) -> Tensor:
     The first c planes are real parts, the others imaginary parts. Nothing is normalised, so the sum of squares grows by
     S^2, and the middle holds S^2 times the mean.
     """
-    exact = widened(planes)
-    shifted = torch.fft.fftshift(torch.fft.fft2(exact), (-2, -1))
+    shifted = torch.fft.fftshift(torch.fft.fft2(widened(planes)), (-2, -1))
     return torch.cat([shifted.real, shifted.imag], 1).to(planes.dtype)
 
 
 def from_spectrum(planes: Tensor) -> Tensor:
     """The inverse of ``spectrum``: (B, 2c, S, S) -> (B, c, S, S). What no real image has is dropped, not refused."""
-    exact = widened(planes)
-    real, imaginary = exact.chunk(2, 1)
+    real, imaginary = widened(planes).chunk(2, 1)
     shifted = torch.fft.ifftshift(torch.complex(real.contiguous(), imaginary.contiguous()), (-2, -1))
     restored: Tensor = torch.fft.ifft2(shifted).real
     return restored.to(planes.dtype)

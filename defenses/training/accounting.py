@@ -129,12 +129,7 @@ def epsilon_by_accountant(state: Mapping[str, Any], delta: float, neighbours: st
 
 @functools.lru_cache(maxsize=64)
 def noise_for_budget(
-    epsilon: float,
-    delta: float,
-    sample_rate: float,
-    steps: int,
-    accountant: str = PLD,
-    neighbours: str = REPLACE_ONE,
+    epsilon: float, delta: float, sample_rate: float, steps: int, accountant: str = PLD, neighbours: str = REPLACE_ONE
 ) -> float:
     """The noise over the sensitivity with which ``steps`` steps spend at most ``epsilon``, and at least 99.9 % of it.
 

@@ -88,5 +88,4 @@ class AdversarialTraining(EdgeTrainingDefense):
         """
         own = F.mse_loss(network(features.detach()), patches)
         # A state dictionary holds detached weights.
-        fixed = functional_call(network, network.state_dict(), (features,))
-        return own, -self.weight * F.mse_loss(fixed, patches)
+        return own, -self.weight * F.mse_loss(functional_call(network, network.state_dict(), (features,)), patches)

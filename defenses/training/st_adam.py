@@ -21,11 +21,7 @@ class STAdamOptimizer(Optimizer):
     """
 
     def __init__(
-        self,
-        params: ParamsT,
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
+        self, params: ParamsT, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8
     ) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps})
 

@@ -86,8 +86,7 @@ class ClientDP(UpdateDefense):
         epsilon, rounds = self.target_epsilon, self.rounds
         exclusive = self.noise_multiplier is None or epsilon is None
         require(exclusive, self, "target_epsilon", "None when noise_multiplier is given")
-        without = rounds is None or epsilon is not None
-        require(without, self, "rounds", "None without a target_epsilon")
+        require(rounds is None or epsilon is not None, self, "rounds", "None without a target_epsilon")
         counted = epsilon is None or rounds is not None
         require(counted, self, "target_epsilon", "a number beside rounds, the rounds of the run")
         reachable = epsilon is None or LEAST_MULTIPLIER <= self.noise <= LARGEST_NOISE

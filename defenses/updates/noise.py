@@ -33,8 +33,7 @@ class ImageNoise(InputDefense):
 
     def protect_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
         """Adds the noise; targets are unchanged."""
-        noisy = batch.images + gaussian_like(batch.images, self.std, generator)
-        return replace(batch, images=noisy.clamp(0, 1))
+        return replace(batch, images=(batch.images + gaussian_like(batch.images, self.std, generator)).clamp(0, 1))
 
 
 @algorithm

@@ -75,8 +75,7 @@ class Soteria(TrainingDefense):
             def pruned(module: nn.Linear, inputs: tuple[Any, ...], _: Tensor) -> Tensor:
                 kept = self.kept(inputs[0], images).to(module.weight)
                 # The same values, of which only the kept columns have a gradient: no state outlives the loss.
-                weight = module.weight * kept + (module.weight * (1 - kept)).detach()
-                return F.linear(inputs[0], weight, module.bias)
+                return F.linear(inputs[0], module.weight * kept + (module.weight * (1 - kept)).detach(), module.bias)
 
             hook = layer.register_forward_hook(pruned)
             try:

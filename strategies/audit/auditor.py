@@ -183,8 +183,7 @@ class Auditor:
         guessed = kind_of_guess(outcome.guesses[0])
         shared = {"oracle": to_record(outcome.oracle)} if outcome.oracle else {}
         contents = {p: RecordDict({"guesses": to_record(theirs), **shared}) for p, theirs in records.items()}
-        targets = len({each.target for each in seen})
-        replies = self._ask(job.task, job.kind, guessed, contents, most, targets)
+        replies = self._ask(job.task, job.kind, guessed, contents, most, len({each.target for each in seen}))
         failed = [guess for guess in outcome.guesses if guess.failure]
         in_vain = any(getattr(guess, "found", None) == 0 for guess in failed)
         card = card.but(attack_failures=tuple(sorted({guess.failure for guess in failed})), in_vain=in_vain)
@@ -254,10 +253,7 @@ class Auditor:
         most: Mapping[int, int],
         guesses: int = 0,
     ) -> Answers:
-        """One audit message to each partition.
-
-        ``most`` is the most values that a client may return of one score.
-        """
+        """One audit message to each partition; ``most`` is the most values that a client may return of one score."""
         request: dict[str, Any] = {
             "observation": kind.name,
             "kind": guessed,

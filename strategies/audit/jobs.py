@@ -194,8 +194,7 @@ def attack_card(job: AttackJob, attack: AnyAttack) -> ThreatCard:
 def without_score(reason: str, count: int) -> dict[str, Any]:
     """Columns of the row of an attack without a score on this many observations; one that was not tried did not fail."""
     status = untried(reason)
-    failures = 0 if status else count
-    about = {"status": status or "failed", "n": count, "failures": failures, "message": reason}
+    about = {"status": status or "failed", "n": count, "failures": (0 if status else count), "message": reason}
     return {"metric": ATTACK.name, "value": None, **about}
 
 

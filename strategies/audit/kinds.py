@@ -72,8 +72,7 @@ class Seen:
     def of(cls, plain: Mapping[str, Any], tensors: Tensors) -> Self:
         """Rebuild an observation from ``plain`` and ``tensors``."""
         values: dict[str, Any] = dict(plain)
-        names = {spec.name for spec in fields(cls)}
-        for name in sorted(names & {key.partition("/")[0] for key in tensors}):
+        for name in sorted({spec.name for spec in fields(cls)} & {key.partition("/")[0] for key in tensors}):
             values[name] = tensors[name] if name in tensors else part_of(tensors, f"{name}/")
         return cls(**values)
 

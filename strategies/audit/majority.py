@@ -37,8 +37,7 @@ def attack_judged(
 
     ``label`` is the pipeline's short name in file names.
     """
-    judged_by = _majority_judges if kind.of_attributes else Auditor.baselines
-    judges = judged_by(auditor, task, kind, seen, card)
+    judges = (_majority_judges if kind.of_attributes else Auditor.baselines)(auditor, task, kind, seen, card)
     if seen := [view for view in seen if view.partition in judges]:
         name = f"{label}-r{task.round:04d}-{kind.name}"
         auditor.submit_groups(name, groups, kind, Observed(task, weights, seen), card)

@@ -61,8 +61,7 @@ class AttackPool:
     def finished(self, *, wait: bool = False) -> list[AttackResult]:
         """Results since the last call, in the order of their jobs' names; with ``wait``, at least one while any job is open."""
         while self._backend and self._running:
-            block = wait and not self._done
-            for handle in self._backend.ready(list(self._running), block=block):
+            for handle in self._backend.ready(list(self._running), block=wait and not self._done):
                 self._done.append(self._backend.result(handle, self._running.pop(handle)))
             if self._done or not wait:
                 break

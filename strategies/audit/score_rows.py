@@ -131,8 +131,7 @@ def rows_of_clients(rows_of: RowsOf, scores: Mapping[int, Scores], card: ThreatC
     ``unscored`` images were attacked, and their clients' replies are of no use.
     """
     scores = {client: _by_place(scores[client]) for client in sorted(scores)}
-    whole = joined(scores.values())
-    rows = list(rows_of(whole, card))
+    rows = list(rows_of(joined(scores.values()), card))
     places = [[client, int(place)] for client, of in scores.items() for place in of.get(PLACE.of(), [])]
     for columns in rows:
         if len(columns.get("each", "-")) == len(places):

@@ -64,8 +64,7 @@ class UpdateAudit:
         if not seen:  # every node refused
             return
         card = self.card(task, kind, seen, weights, accuracy).but(rung=rung)
-        images = fewest_guesses(self.attacks[kind], seen)
-        judges = self.auditor.baselines(task, kind, seen, card, images)
+        judges = self.auditor.baselines(task, kind, seen, card, fewest_guesses(self.attacks[kind], seen))
         if not (seen := [update for update in seen if update.partition in judges]):
             return
         observed = Observed(task, weights, seen)
@@ -82,8 +81,7 @@ class UpdateAudit:
         earlier = self.recorder.history(history)
         for at, attack in enumerate(over_rounds):
             over = card.but(rounds_observed=len(earlier) + 1)
-            job = AttackJob(f"{name}-history-{at:02d}", (attack,), kind, observed, over, earlier)
-            self.auditor.submit(job)
+            self.auditor.submit(AttackJob(f"{name}-history-{at:02d}", (attack,), kind, observed, over, earlier))
 
     def card(
         self, task: Task, kind: Kind, seen: Sequence[SeenUpdate], weights: Tensors, accuracy: float | None

@@ -103,8 +103,6 @@ class CuriousFedAvg(FedAvg):
         """Of the current global model, on clean test images."""
         self._weights: Tensors = {}
 
-    # The way in -------------------------------------------------------------------------------------------------------
-
     def initial_arrays(self) -> ArrayRecord:
         """The initial weights, which equal those of the model that clients build."""
         return to_record(shared_tensors(self.plan.build_model()))
@@ -138,8 +136,6 @@ class CuriousFedAvg(FedAvg):
         self.observe_model(num_rounds + 1, result.arrays or initial_arrays)
         self.auditor.collect(wait=True)
         return result
-
-    # Training ---------------------------------------------------------------------------------------------------------
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -216,8 +212,6 @@ class CuriousFedAvg(FedAvg):
             moved_weights[name] = moved
         return to_record(moved_weights)
 
-    # Attacks ----------------------------------------------------------------------------------------------------------
-
     def _probe(self, task: Task, arrays: ArrayRecord) -> None:
         ladder: list[tuple[Task, Sequence[Kind], str]] = [(task, PROBED, "")]
         for rung in self._rungs:
@@ -266,15 +260,12 @@ class CuriousFedAvg(FedAvg):
         if isinstance(ledger, str) and 0 < len(ledger) <= MOST_LEDGER:
             self.ledgers[partition] = ledger
 
-    # Evaluation -------------------------------------------------------------------------------------------------------
-
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Make the messages that request each client's accuracy on its share of the test data."""
-        partitions = sorted(self.exchange.nodes)
         return self.exchange.messages(
-            "evaluate", self._contents(self.plan.at(server_round), arrays, partitions, config)
+            "evaluate", self._contents(self.plan.at(server_round), arrays, sorted(self.exchange.nodes), config)
         )
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:

@@ -119,8 +119,7 @@ class CanaryAudit:
 
     def _placed(self, partition: int) -> PlacedCanaries:
         assert self._defense is not None
-        neighbours = self._defense.neighbours
-        return PlacedCanaries.of(self._tensors, self.canaries, neighbours, self.plan.seed, partition)
+        return PlacedCanaries.of(self._tensors, self.canaries, self._defense.neighbours, self.plan.seed, partition)
 
     def _middle(self, steps: int) -> float:
         """Half of what a canary that exists adds to a round's score on average; 0 where all canaries exist."""
@@ -163,8 +162,7 @@ class CanaryAudit:
             fits = {name: tuple(coin.shape) for name, coin in coins.items() if coin.dtype == torch.bool} == expected
             return "" if fits else f"coins: expected truth values of the shapes {expected}"
 
-        content = RecordDict({"config": self._exchange.config(task)})
-        contents = dict.fromkeys(sorted(self._views), content)
+        contents = dict.fromkeys(sorted(self._views), RecordDict({"config": self._exchange.config(task)}))
         good = self._exchange.ask(task, "query.coins", contents, fault_in, at_least=0.0)
         return {partition: tensors_of(reply, "coins") for partition, reply in sorted(good.items())}
 
@@ -177,8 +175,7 @@ class CanaryAudit:
         }
         parts = gradient_parts(gradients)
         # Sorted, so that the row of a resumed run is that of an uninterrupted one: the kept state has an order of its own.
-        views = sorted({view for partition in coins for view in self._views[partition]} - {GRADIENTS})
-        for view in views:
+        for view in sorted({view for partition in coins for view in self._views[partition]} - {GRADIENTS}):
             of = [partition for partition in coins if view in self._views[partition] and "lone" in coins[partition]]
             if of:
                 scores = torch.stack([self._views[partition][view] for partition in of])
@@ -241,5 +238,4 @@ class ClientCanaryAudit(CanaryAudit):
 
 def audit_of(plan: Plan, exchange: GuardedExchange, recorder: Recorder) -> CanaryAudit:
     """The audit by canaries that fits a pipeline's claim; it does nothing without a claim or without canaries."""
-    kind = CanaryAudit if client_defense(plan.defenses) is None else ClientCanaryAudit
-    return kind(plan, exchange, recorder)
+    return (CanaryAudit if client_defense(plan.defenses) is None else ClientCanaryAudit)(plan, exchange, recorder)

@@ -126,8 +126,7 @@ class ShownEpsilon:
 
     def _certain(self, above: int) -> bool:
         """Whether a bound above the claim in ``above`` of all seeds has enough confidence."""
-        confidence = self.confidence if above == self.seeds else self.corrected
-        return confidence >= CONFIDENCE - ROUNDING
+        return (self.confidence if above == self.seeds else self.corrected) >= CONFIDENCE - ROUNDING
 
     @property
     def uncorrected(self) -> bool:

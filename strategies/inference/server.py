@@ -74,8 +74,6 @@ class InferenceServer:
         self.sizes = dict(sorted(self.sizes.items()))
         self.accuracy: float | None = None
 
-    # Phases -------------------------------------------------------------------------------------------------------------
-
     def train_round(self, server_round: int) -> None:
         """Trains the whole model on the server's own images, unless it is from a file."""
         task = self.plan.at(server_round)
@@ -191,8 +189,6 @@ class InferenceServer:
         means = record_reports(exchange, task, [*contents], exchange.exchange("evaluate", contents), SHARES)
         self.accuracy = means.get(CLEAN_ACCURACY, self.accuracy)
 
-    # What is kept -------------------------------------------------------------------------------------------------------
-
     def checkpoint(self, server_round: int) -> Checkpoint:
         """State that later phases depend on, without sent data: open attacks keep their own."""
         offline = under(OFFLINE, self.adversaries.tensors())
@@ -203,8 +199,6 @@ class InferenceServer:
         self.training.restore(done.weights)
         self.adversaries.restore(part_of(done.weights, OFFLINE))
         self.accuracy = done.accuracy
-
-    # Attacks ------------------------------------------------------------------------------------------------------------
 
     def _attack(self, task: Task, pipeline: Pipeline, kind: Kind, seen: list[SeenQuery]) -> None:
         if not (self.attacks[kind] and seen):

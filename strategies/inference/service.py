@@ -90,11 +90,10 @@ class Service:
 
     def record(self, rows: Rows) -> None:
         """Add rows of counts, seconds and bytes: of queries (as plain features too), answers, and one-time downloads."""
-        plan = self.task.plan
         numbers = {
             QUERY_BYTES: 4 * self._latent_shape.numel(),
             FEATURE_BYTES: 4 * self._feature_shape.numel(),
-            ANSWER_BYTES: 4 * plan.data_card().num_classes,
+            ANSWER_BYTES: 4 * self.task.plan.data_card().num_classes,
             CLIENT_HALF_BYTES: sum(
                 tensor.nbytes
                 for tensors in (shared_tensors(self.model.client), self.sender.pipeline.state())

@@ -73,8 +73,6 @@ class OutsourcedServer:
         """Partition -> seconds of work for its upload."""
         self._training: CentralTraining | None = None
 
-    # Uploads ------------------------------------------------------------------------------------------------------------
-
     def collect(self) -> None:
         """Request every client's upload; a client that fails gets no further request, and its earlier replies are used."""
         task = self.plan.at(UPLOAD_ROUND)
@@ -128,8 +126,7 @@ class OutsourcedServer:
 
     def checkpoint(self, server_round: int) -> Checkpoint:
         """The model with its optimizer, and the uploads; collects these first."""
-        weights = self.training.tensors()
-        return Checkpoint(server_round, weights, {}, self.accuracy, self._uploaded())
+        return Checkpoint(server_round, self.training.tensors(), {}, self.accuracy, self._uploaded())
 
     def _uploaded(self) -> Tensors:
         """The uploads, which never change: they are under draws that a node makes once; views of what the server holds."""
@@ -139,8 +136,7 @@ class OutsourcedServer:
             for at, batch in enumerate(mine)
             for name, tensor in (("images", batch.images), ("targets", batch.targets))
         }
-        whole = {f"{WHOLE}{p}": torch.tensor([self._seconds[p]], dtype=torch.float64) for p in self.whole}
-        return sent | whole
+        return sent | {f"{WHOLE}{p}": torch.tensor([self._seconds[p]], dtype=torch.float64) for p in self.whole}
 
     def restore(self, done: Checkpoint) -> None:
         """Resume from a checkpoint; no client uploads again."""
@@ -156,8 +152,6 @@ class OutsourcedServer:
         self._begin()
         self.training.restore(done.weights)
         self.accuracy = done.accuracy
-
-    # Rounds -------------------------------------------------------------------------------------------------------------
 
     def train_round(self, server_round: int) -> None:
         """Attack the round's initial model if the round is attacked, then train; the first round records the uploads."""
@@ -176,11 +170,8 @@ class OutsourcedServer:
         task = self.plan.at(server_round)
         content = RecordDict({"config": self.exchange.config(task), "arrays": to_record(self.training.weights())})
         contents = dict.fromkeys(self.sizes, content)
-        replies = self.auditor.exchange("evaluate", contents)
-        means = record_reports(self.exchange, task, [*contents], replies)
+        means = record_reports(self.exchange, task, [*contents], self.auditor.exchange("evaluate", contents))
         self.accuracy = means.get(CLEAN_ACCURACY, self.accuracy)
-
-    # Attacks ------------------------------------------------------------------------------------------------------------
 
     def observe_model(self, server_round: int) -> None:
         """Attack a round's trained model, and in the first attacked round the uploads, which never change.
@@ -213,10 +204,9 @@ class OutsourcedServer:
         return SeenCollection(partition, 0, self.sizes[partition], sent.images, sent.targets, self.plan.upload_passes)
 
     def _observe(self, task: Task, kind: Kind, weights: Tensors, seen: list[Any]) -> None:
-        card = self._card(task, kind, seen)
         at_once, over_rounds = grouped(self.attacks[kind])
         groups = [*at_once, *((attack,) for attack in over_rounds)]
-        attack_judged(self.auditor, task, kind, weights, seen, card, groups, self.label)
+        attack_judged(self.auditor, task, kind, weights, seen, self._card(task, kind, seen), groups, self.label)
 
     def _card(self, task: Task, kind: Kind, seen: list[Seen]) -> ThreatCard:
         passes = self.plan.upload_passes

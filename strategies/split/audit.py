@@ -87,8 +87,7 @@ class SplitAudit:
             more: dict[str, Any] = {"transmissions_used": most}
             if attack.profile.needs_step:
                 more |= {"client_half_update": "one step"} | strength(task, 1)
-            shown = [_slice(tokens, attack, most, count) for tokens, count in of]
-            observed = Observed(task, server.weights(), shown)
+            observed = Observed(task, server.weights(), [_slice(tokens, attack, most, count) for tokens, count in of])
             name = f"{self.label}-r{task.round:04d}-smashed-{at:02d}"
             self.auditor.submit(AttackJob(name, (attack,), SMASHED, observed, card.but(**more)))
 

@@ -70,8 +70,7 @@ def evaluate(task: Task, server: SplitServer) -> float:
     if tabular and pooled["pairs"][1]:
         # Of pairs within a client: the server has no labels of test rows, and no client another's scores.
         scores[TEST_AUC.name] = float(pooled["pairs"][0] / pooled["pairs"][1])
-    protects = task.plan.defenses.at_inference
-    for reference in ("transformed",) if protects else ("original", "transformed"):
+    for reference in ("transformed",) if task.plan.defenses.at_inference else ("original", "transformed"):
         for metric, value in scores.items():
             server.auditor.recorder.row(task, metric=metric, reference=reference, value=value, n=total)
     return scores[TEST_ACCURACY.name]

@@ -114,8 +114,6 @@ class SplitFed(SplitServer):
         self.optimizer = build_optimizer(plan, [{"params": fast}, {"params": slow}])
         self._audit = SplitAudit(auditor, tuple(attacks), self.attack_rounds, label)
 
-    # State --------------------------------------------------------------------------------------------------------------
-
     def checkpoint(self, server_round: int) -> Checkpoint:
         """Both halves and the optimizer's state under flat names, on the CPU."""
         optimizer = under(OPTIMIZER, flat_state([self.optimizer]))
@@ -127,8 +125,6 @@ class SplitFed(SplitServer):
         load_weights(self.server, part_of(done.weights, SERVER))
         load_flat_state([self.optimizer], part_of(done.weights, OPTIMIZER))
         self.accuracy = done.accuracy
-
-    # Rounds -------------------------------------------------------------------------------------------------------------
 
     def train_round(self, server_round: int) -> None:
         """Attack the round's model if it is to be attacked, train, and average trained client halves."""
@@ -251,8 +247,7 @@ class SplitFed(SplitServer):
         contents = {}
         for partition, record in gradients.items():
             last = (len(self._sizes[partition]) - 1) // self.batches_per_message * self.batches_per_message
-            config = self.exchange.config(task, applied=last)
-            contents[partition] = RecordDict({"config": config, **record})
+            contents[partition] = RecordDict({"config": self.exchange.config(task, applied=last), **record})
         if contents:
             self.exchange.ask(task, "train.backward", contents)
 

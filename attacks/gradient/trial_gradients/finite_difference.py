@@ -251,7 +251,6 @@ class DifferencedMatching:
         return torch.autograd.grad(self._loss(weights, rows, known), [rows, *wanted])
 
     def _loss(self, weights: Update, unknowns: Tensor, known: Tensor) -> Tensor:
-        """The sum of all trials' training losses."""
         images, labels = self._exact.read(unknowns, known)
         logits = self._network(weights, images.flatten(0, 1)).view(labels.shape)
         return -(labels * F.log_softmax(logits, -1)).sum() / labels.shape[1]

@@ -110,8 +110,7 @@ class _TrialLayer(nn.Module):
         rows = features.view(len(self.weight), -1, *features.shape[1:])
         weight, bias = (_beside(v, rows) if v is not None else None for v in (self.weight, self.bias))
         assert weight is not None
-        result = rows * weight if bias is None else torch.addcmul(bias, rows, weight)
-        return result.view(features.shape)
+        return (rows * weight if bias is None else torch.addcmul(bias, rows, weight)).view(features.shape)
 
 
 FEWER = 4
@@ -254,8 +253,7 @@ class _Geometry:
 
     def multiply(self, features: Tensor, weight: Tensor) -> Tensor:
         """The convolution (T * b, C, H, W) with (T, O, C, h, w) as a product of matrices."""
-        kernel = (weight.shape[-2], weight.shape[-1])
-        columns = F.unfold(features, kernel, self.dilation, self.padding, self.stride)
+        columns = F.unfold(features, (weight.shape[-2], weight.shape[-1]), self.dilation, self.padding, self.stride)
         products = weight.flatten(2)[:, None] @ columns.view(len(weight), -1, *columns.shape[1:])
         return products.view(len(features), -1, *self.output_size(features, weight))
 

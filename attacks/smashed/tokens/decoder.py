@@ -67,8 +67,7 @@ class TokenDecoder(DecoderAttack):
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, self._rate)
         for _ in range(self.iterations):
             inputs, clean = draw()
-            loss = (network(inputs) - clean).square().mean()
-            step_down(optimizer, loss, schedule)
+            step_down(optimizer, (network(inputs) - clean).square().mean(), schedule)
         return network
 
     def _rate(self, step: int) -> float:

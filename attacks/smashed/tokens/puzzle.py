@@ -49,8 +49,7 @@ def _one_way(last: Tensor, before: Tensor, first: Tensor) -> Tensor:
     expected = last + steps.mean(1, keepdim=True)
     # |first - expected|^2 in the metric of s, multiplied out: products of matrices, and no array of all pairs of borders.
     pulled = expected @ inverse
-    moments = first.mT @ first
-    squares: Tensor = inverse.flatten(1) @ moments.flatten(1).T - 2 * pulled.flatten(1) @ first.flatten(1).T
+    squares: Tensor = inverse.flatten(1) @ (first.mT @ first).flatten(1).T - 2 * pulled.flatten(1) @ first.flatten(1).T
     constant: Tensor = (pulled * expected).sum((1, 2))[:, None]
     return squares + constant
 
@@ -76,8 +75,7 @@ def solved(costs: Tensor, grid: tuple[int, int], images: int = 1) -> Tensor:
     parts = sorted(joined_parts(ratios, grid), key=len, reverse=True)[:images]
     weights = ratios.clamp(max=MOST_RATIO)
     if images > 1:
-        starts = torch.cat([_framed(part, grid, least=True) for part in parts])
-        return improved(filled(starts, weights), weights)
+        return improved(filled(torch.cat([_framed(part, grid, least=True) for part in parts]), weights), weights)
     boards = [improved(filled(start[None], weights), weights) for start in _framed(parts[0], grid)]
     return min(boards, key=lambda board: total(board, weights))
 
@@ -86,8 +84,7 @@ def joined_parts(ratios: Tensor, grid: tuple[int, int]) -> list[dict[int, Cell]]
     """Parts of images, patch -> row and column: trees of the most distinct joints that neither overlap nor exceed the grid."""
     count = ratios.shape[1]
     parts, part_of = [{patch: (0, 0)} for patch in range(count)], list(range(count))
-    best = ratios.flatten().topk(min(TRIED * count, ratios.numel()), largest=False).indices
-    for flat in best.tolist():
+    for flat in ratios.flatten().topk(min(TRIED * count, ratios.numel()), largest=False).indices.tolist():
         side, (anchor, other) = flat // count**2, divmod(flat % count**2, count)
         a, b = part_of[anchor], part_of[other]
         joined = None if a == b else _joined(parts[a], parts[b], anchor, other, SIDES[side], grid)

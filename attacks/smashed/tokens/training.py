@@ -86,8 +86,7 @@ class Example:
         """Sends images (B, C, H, W) in [0, 1]."""
         features, order = sender.send_with_order(images, generator)
         order = order.to(features.device)
-        patches = to_patches(images, sender.edge.patch_size).to(features)
-        return cls(features, patches.flatten(0, 1)[order], order)
+        return cls(features, to_patches(images, sender.edge.patch_size).to(features).flatten(0, 1)[order], order)
 
 
 def kept_share(order: Tensor) -> float:

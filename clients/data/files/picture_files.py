@@ -180,8 +180,7 @@ def _source(root: Path, train: dict[str, list[Path]], test: dict[str, list[Path]
     paths = [[path for name in names for path in side[name]] for side in (train, test)]
     scale, parts = full_scale(itertools.chain(*paths)), []
     for side, own in zip((train, test), paths, strict=True):
-        labels = np.repeat(np.arange(len(names)), [len(side[name]) for name in names])
-        parts.append(picture_part(own, labels, scale))
+        parts.append(picture_part(own, np.repeat(np.arange(len(names)), [len(side[name]) for name in names]), scale))
     if not len(parts[0].labels) or not len(parts[1].labels):
         counts = f"{len(parts[0].labels)} training and {len(parts[1].labels)} test pictures"
         raise DataError(f"{root} has {counts} in {len(names)} class folders; both parts need at least one")

@@ -66,8 +66,7 @@ class VectorWise(nn.Module):
 
         query, key, value = (split(layer(tokens)) for layer in (self.query, self.key, self.value))
         weights = (query @ key.transpose(2, 3) / math.sqrt(dim // self.heads)).softmax(3)
-        mixed = (weights @ value).transpose(1, 2).reshape(batch, fields, dim)
-        return torch.relu(mixed + self.residual(tokens))
+        return torch.relu((weights @ value).transpose(1, 2).reshape(batch, fields, dim) + self.residual(tokens))
 
 
 class DIFMBranches(nn.Module):
@@ -102,8 +101,7 @@ class DIFMBranches(nn.Module):
 
     def forward(self, tokens: Tensor, unshuffled: Tensor) -> Tensor:
         """The client's output (B, F, 2 + D), from embeddings (B, F, D) that were shuffled and the same in order."""
-        factors = torch.stack([self.vector_factors(tokens), self.bit_factors(unshuffled)], 2)
-        return torch.cat([factors, unshuffled], 2)
+        return torch.cat([torch.stack([self.vector_factors(tokens), self.bit_factors(unshuffled)], 2), unshuffled], 2)
 
 
 class DIFMPrediction(ServerHalf):

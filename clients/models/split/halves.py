@@ -80,8 +80,7 @@ class EdgeHalf(nn.Module):
             return made
         if self.class_token is None:
             return tokens
-        whole = torch.cat([self.class_token.expand(len(tokens), -1, -1), tokens], 1)
-        encoded: Tensor = self.blocks(whole)
+        encoded: Tensor = self.blocks(torch.cat([self.class_token.expand(len(tokens), -1, -1), tokens], 1))
         return encoded[:, 1:]
 
     def embeddings_in(self, features: Tensor) -> Tensor:

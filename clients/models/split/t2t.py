@@ -160,7 +160,6 @@ class TokensToToken(nn.Module):
         features = images
         for stride, transformer in zip(self.strides[:2], self.transformers, strict=True):
             rows, columns = (side // stride for side in features.shape[2:])
-            tokens = transformer(soft_split(features, stride))
-            features = tokens.transpose(1, 2).unflatten(2, (rows, columns))
+            features = transformer(soft_split(features, stride)).transpose(1, 2).unflatten(2, (rows, columns))
         projected: Tensor = self.project(soft_split(features, self.strides[2]))
         return projected
