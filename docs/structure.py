@@ -32,9 +32,9 @@ COUNTED = (*ORDER, "tests")
 MOST_FILES = 15
 """Python files of one folder, without its ``__init__.py``."""
 BUDGETS = {
-    "product lines": 59_620, "product nodes": 436_050, "product files": 458, "lines under benchmarks/": 9_000,
-    "lines under tests/": 40_040, "quick tests": 3_000, "words of documentation": 24_900, "words of results": 29_720,
-    "setting keys": 95, "options": 27,
+    "product lines": 61_230, "product nodes": 451_800, "product files": 476, "lines under benchmarks/": 9_010,
+    "lines under tests/": 41_500, "quick tests": 3_000, "words of documentation": 26_200, "words of results": 30_040,
+    "setting keys": 95, "options": 44,
 }  # fmt: skip
 """The most of each: nodes are those of the syntax tree, quick tests those that README's test command runs."""
 JUDGES = ("attacks.scoring.metrics",)

@@ -128,9 +128,8 @@ def attack_model(console: Terminal, request: Request, out: Path, *, as_json: boo
     out.mkdir(parents=True, exist_ok=True)
     records, page = released.records, out / "report.html"
     members, others, aside = records.num_train, records.num_test, len(records.set_aside)
-    copies = (
-        read_pictures(records.task.plan.members, records.task.plan.data_dir)[1] if "--members" in request.paths else 0
-    )
+    paths = request.paths
+    copies = read_pictures(paths["--members"], paths["--nonmembers"])[1] if "--members" in paths else 0
     left = f"{aside} non-members are set aside; {copies} copies are left out"
     console.say(f"{members} members and {others} non-members are tested; {left}")
     console.say("by chance, the AUC is 0.50 and the true positive rate (TPR) at 1 % false positives (FPR) is 1 %")
