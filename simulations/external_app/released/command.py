@@ -83,15 +83,10 @@ def audit(released: ReleasedModel, out: Path, begin: Callable[[str], object] = s
     try:
         for at, attack in enumerate(released.attacks):
             if not sound:
-                about: dict[str, Any] = {
-                    "attack": repr(attack),
-                    "metric": MEMBERSHIP_AUC.name,
-                    "card": card,
-                    "failures": 1,
-                }
                 results.row(
-                    task, **about, value=None, n=1, status="failed", message="the model's logits are not finite"
-                )
+                    task, attack=repr(attack), metric=MEMBERSHIP_AUC.name, card=card, value=None, n=1, failures=1, status="failed",
+                    message="the model's logits are not finite",
+                )  # fmt: skip
                 continue
             begin(repr(attack))
             own = card.but(**of_shadows) if attack.profile.trains_shadows else card
@@ -128,8 +123,8 @@ def attack_model(console: Terminal, request: Request, out: Path, *, as_json: boo
     out.mkdir(parents=True, exist_ok=True)
     records, page = released.records, out / "report.html"
     members, others, aside = records.num_train, records.num_test, len(records.set_aside)
-    paths = request.paths
-    copies = read_pictures(paths["--members"], paths["--nonmembers"])[1] if "--members" in paths else 0
+    plan = released.plan
+    copies = read_pictures(plan.members, plan.data_dir)[1] if plan.members else 0
     left = f"{aside} non-members are set aside; {copies} copies are left out"
     console.say(f"{members} members and {others} non-members are tested; {left}")
     console.say("by chance, the AUC is 0.50 and the true positive rate (TPR) at 1 % false positives (FPR) is 1 %")

@@ -85,10 +85,6 @@ def read_pictures(members: str, nonmembers: str) -> tuple[ImageDataset, int]:
     ``ConfigError`` for a folder without pictures or with several sizes of these, unequal classes, or an image in both or in two.
     """
     of = {"--members": class_pictures(Path(members)), "--nonmembers": class_pictures(Path(nonmembers))}
-    whole = all(name.isdecimal() for by_class in of.values() for name in by_class)
-    of = {
-        option: dict(sorted(each.items(), key=lambda of: int(of[0]) if whole else of[0])) for option, each in of.items()
-    }
     names = tuple(of["--members"])
     if odd := sorted({*names} ^ {*of["--nonmembers"]}):
         raise ConfigError(
