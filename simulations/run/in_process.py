@@ -1,6 +1,7 @@
 """Runs in the calling process, without a daemon or Ray; for notebooks, debuggers and quick checks."""
 
 import functools
+import inspect
 import logging
 import os
 import sys
@@ -161,7 +162,7 @@ def _forget() -> None:
     """Empty the caches of this process, whose keys are texts: a class or a file may have new content under the same name."""
     modules = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] in PACKAGES]
     for value in (value for module in modules for value in vars(module).values()):
-        if isinstance(value, functools._lru_cache_wrapper):
+        if isinstance(value, functools._lru_cache_wrapper) and inspect.signature(value).parameters:
             value.cache_clear()
     runner.learned.clear()
 
