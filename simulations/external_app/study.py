@@ -19,7 +19,7 @@ from attacks.metrics.training import EPSILON_SHOWN
 from clients.external_app.plan import AppPlan, ModelFactory
 from clients.task.task import Task
 from simulations.compare.groups import Group
-from simulations.gate.check import Outcome
+from simulations.gate.check import Decision
 from simulations.gate.checks import checks_of
 from simulations.gate.limits import FREE, GateLimits
 from simulations.report import validate, write_report
@@ -170,7 +170,7 @@ def broken(limits: GateLimits, results: Results | None, claims: Sequence[Claim])
     over += [f"max-epsilon {most:g}: {of.text}" for of in claims if FREE < most < (of.epsilon or 0.0)]
     if isinstance(results, AppResults) and (rows := results.so_far()):
         group = Group((results.path,), ReadRun(rows, {}), {})
-        over += [check.text for check in checks_of(group, limits) if check.outcome is Outcome.FAILED]
+        over += [check.text for check in checks_of(group, limits) if check.outcome is Decision.FAILED]
     return over
 
 

@@ -16,7 +16,7 @@ MOST_MORE = 1_000_000
 """Images beyond which no number is named."""
 
 
-class Outcome(StrEnum):
+class Decision(StrEnum):
     """Of a limit, or of a gate; the worst comes first."""
 
     FAILED = "failed"
@@ -24,7 +24,7 @@ class Outcome(StrEnum):
     PASSED = "passed"
 
 
-EXIT = {Outcome.PASSED: 0, Outcome.FAILED: 1, Outcome.UNDECIDED: 5}
+EXIT = {Decision.PASSED: 0, Decision.FAILED: 1, Decision.UNDECIDED: 5}
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Check:
 
     limit: str
     of: str
-    outcome: Outcome
+    outcome: Decision
     said: str
     value: float | None = None
     low: float | None = None
@@ -68,9 +68,9 @@ class Check:
         return {**asdict(self), "outcome": self.outcome.value}
 
 
-def worst(checks: list[Check]) -> Outcome:
+def worst(checks: list[Check]) -> Decision:
     """The gate's outcome: it passes where every check does, and fails where one does."""
-    return min((check.outcome for check in checks), key=list(Outcome).index, default=Outcome.UNDECIDED)
+    return min((check.outcome for check in checks), key=list(Decision).index, default=Decision.UNDECIDED)
 
 
 def most(
@@ -93,15 +93,15 @@ def most(
     found = f"{percent(mean)} of {count(n, what)}" + (f" ({ends} %)" if ends else "")
     entry: dict[str, Any] = {"value": mean, "low": score.low, "high": score.high, "allowed": allowed}
     if not low <= mean <= high:
-        return Check(limit, of, Outcome.UNDECIDED, f"{found}: its interval is not one of this share", **entry)
+        return Check(limit, of, Decision.UNDECIDED, f"{found}: its interval is not one of this share", **entry)
     if certain if allowed == 0 else low > allowed:
-        return Check(limit, of, Outcome.FAILED, found, **entry)
+        return Check(limit, of, Decision.FAILED, found, **entry)
     if why:
-        return Check(limit, of, Outcome.UNDECIDED, f"{found}: {why}", **entry)
+        return Check(limit, of, Decision.UNDECIDED, f"{found}: {why}", **entry)
     if _below(allowed, mean, high):
-        return Check(limit, of, Outcome.PASSED, found, **entry)
+        return Check(limit, of, Decision.PASSED, found, **entry)
     further = more(score, n, lambda low, high: low > allowed > 0 or _below(allowed, mean, high))
-    return Check(limit, of, Outcome.UNDECIDED, f"{found}: {enough(further, what)}", **entry, more=further)
+    return Check(limit, of, Decision.UNDECIDED, f"{found}: {enough(further, what)}", **entry, more=further)
 
 
 def least(limit: str, of: str, allowed: float, score: Score) -> Check:
@@ -111,16 +111,16 @@ def least(limit: str, of: str, allowed: float, score: Score) -> Check:
     said = f"{percent(mean)} of {count(score.n, 'test image')}" + (f" ({ends} %)" if ends else "")
     low, high = score.ends or (1.0, 0.0)
     if score.status != "ok" or not low <= mean <= high:
-        return Check(limit, of, Outcome.UNDECIDED, f"{said}: no interval of all seeds", **entry)
+        return Check(limit, of, Decision.UNDECIDED, f"{said}: no interval of all seeds", **entry)
     if high < allowed:
-        return Check(limit, of, Outcome.FAILED, said, **entry)
+        return Check(limit, of, Decision.FAILED, said, **entry)
     if low > allowed:
-        return Check(limit, of, Outcome.PASSED, said, **entry)
+        return Check(limit, of, Decision.PASSED, said, **entry)
     # Several seeds test the same images, which are no more with more seeds.
     further = (
         more(score, score.n, lambda low, high: high < allowed or low > allowed) if len(score.by_seed) < 2 else None
     )
-    return Check(limit, of, Outcome.UNDECIDED, f"{said}: {enough(further, 'test image')}", **entry, more=further)
+    return Check(limit, of, Decision.UNDECIDED, f"{said}: {enough(further, 'test image')}", **entry, more=further)
 
 
 def _below(allowed: float, mean: float, high: float) -> bool:

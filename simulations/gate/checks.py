@@ -9,7 +9,7 @@ from attacks.metrics.metric import IMAGES
 from attacks.metrics.training import TEST_ACCURACY
 from attacks.scoring.intervals import exact_interval
 from simulations.compare.groups import Group
-from simulations.gate.check import Check, Outcome, least, most, told
+from simulations.gate.check import Check, Decision, least, most, told
 from simulations.gate.limits import FREE, REAL, GateLimits, Limits
 from simulations.report.analysis.budget import audit_warnings
 from simulations.report.analysis.finding import Finding
@@ -53,7 +53,7 @@ def checks_of(group: Group, limits: GateLimits, defense: str | None = None, kind
         if gone := sorted(
             {*finding.study.seeds} - {row.seed for row in finding.study.rows if row.defense == finding.defense}
         ):
-            checks.append(Check("", of, Outcome.UNDECIDED, f"no rows of {numbered('seed', gone)}"))
+            checks.append(Check("", of, Decision.UNDECIDED, f"no rows of {numbered('seed', gone)}"))
         checks += _of_messages(summary, finding, limits, kind, of)
         checks += _of_finding(finding, limits.every, of)
     return checks
@@ -91,9 +91,9 @@ def _chosen(summary: Summary, defense: str | None) -> Finding:
 def _of_group(group: Group) -> Iterator[Check]:
     """What leaves every gate undecided: a run that goes on, and lines that were lost."""
     for folder in group.unfinished:
-        yield Check("", folder.name, Outcome.UNDECIDED, "the run is not finished")
+        yield Check("", folder.name, Decision.UNDECIDED, "the run is not finished")
     for damage in group.damaged:
-        yield Check("", group.name, Outcome.UNDECIDED, damage)
+        yield Check("", group.name, Decision.UNDECIDED, damage)
 
 
 def _of_messages(summary: Summary, finding: Finding, limits: GateLimits, kind: str, of: str) -> Iterator[Check]:
@@ -110,10 +110,10 @@ def _of_messages(summary: Summary, finding: Finding, limits: GateLimits, kind: s
                 yield _of_message(key, mine[title], allowed, named)
             else:
                 why = "such messages were not attacked under it" if title else "no message was attacked"
-                yield Check(key, named, Outcome.UNDECIDED, why, allowed=allowed)
+                yield Check(key, named, Decision.UNDECIDED, why, allowed=allowed)
     if any(map(limits.of, every)) or limits.every.max_tpr != FREE:
         for why in _gaps(summary, finding, mine):
-            yield Check("", of, Outcome.UNDECIDED, why)
+            yield Check("", of, Decision.UNDECIDED, why)
 
 
 def _gaps(summary: Summary, finding: Finding, messages: dict[str, Message]) -> Iterator[str]:
@@ -156,7 +156,7 @@ def _of_message(key: str, message: Message, allowed: float, title: str) -> Check
     metric, verdicts = OF_IMAGES[key]
     cells = [cell for cell in message.cells if metric in cell.scores and cell.scores[metric].mean is not None]
     if not cells:
-        return Check(key, title, Outcome.UNDECIDED, "no attack on images has a score", allowed=allowed)
+        return Check(key, title, Decision.UNDECIDED, "no attack on images has a score", allowed=allowed)
     rounds = grouped(message.cells, lambda cell: cell.round)
     blind = [at for at, of in rounds.items() if not any(map(_validated, of))]
     why = f"no attack on {numbered('round', blind)} passed its positive control on enough images" if blind else ""
@@ -207,7 +207,7 @@ def _accuracy(finding: Finding, allowed: float, of: str) -> Check:
     tested = [row.round for row in study.rows if row.metric == TEST_ACCURACY.name and not row.final]
     if accuracy.deployed is None or accuracy.round != max(tested, default=None):
         return Check(
-            "min-accuracy", of, Outcome.UNDECIDED, "no accuracy of the last round was measured", allowed=allowed
+            "min-accuracy", of, Decision.UNDECIDED, "no accuracy of the last round was measured", allowed=allowed
         )
     check = least("min-accuracy", of, allowed, accuracy.deployed)
     return replace(check, said=", ".join(filter(None, (check.said, accuracy.note))))
@@ -217,7 +217,7 @@ def _membership(finding: Finding, allowed: float, of: str) -> Check:
     """Of all attacks on membership: the highest lower end fails, the highest upper end passes."""
     cells = [cell for cell in _cells(finding) if cell.mean(*TPR) is not None]
     if not cells:
-        return Check("max-tpr", of, Outcome.UNDECIDED, "no attack on membership has a score", allowed=allowed)
+        return Check("max-tpr", of, Decision.UNDECIDED, "no attack on membership has a score", allowed=allowed)
     lowest, highest = (max(cells, key=lambda cell: key(cell.scores[TPR])) for key in (_low, _high))
     cell = lowest if _low(lowest.scores[TPR])[0] > allowed else highest
     score, why = cell.scores[TPR], "" if cell.members else "the rows do not say of how many members"
@@ -234,27 +234,27 @@ def _epsilon(finding: Finding, limits: Limits, of: str) -> Check:
     audit = budget.shown if budget else None
     shown = audit.plain if audit and (audit.seeds == 1 or audit.corrected >= audit.confidence) else 0.0
 
-    def check(outcome: Outcome, *said: str) -> Check:
+    def check(outcome: Decision, *said: str) -> Check:
         return Check("max-epsilon", of, outcome, ", ".join(filter(None, said)), spent, shown or None, spent, allowed)
 
     if budget is None or spent is None:
         none = "no epsilon follows from what the clients did"
         return (
-            check(Outcome.FAILED, none, f"canaries show at least {two(shown)}")
+            check(Decision.FAILED, none, f"canaries show at least {two(shown)}")
             if shown > allowed
-            else check(Outcome.UNDECIDED, none)
+            else check(Decision.UNDECIDED, none)
         )
     delta = budget.terms.get("delta")
     said = f"epsilon {two(spent)}", f"delta {delta:g}" if delta is not None else "", budget.level, budget.neighbours
     if shown > allowed:
-        return check(Outcome.FAILED, *said, f"canaries show at least {two(shown)}")
+        return check(Decision.FAILED, *said, f"canaries show at least {two(shown)}")
     asked = LEVELS.get(limits.level, budget.level)
     doubts = [*audit_warnings(finding.study, finding.defense), *_unknown_epsilon(finding)]
     doubts += [f"the limit is {asked}"] if budget.level != asked else []
     doubts += ["canaries show more"] if audit and max(audit.plain, audit.gaussian) > spent else []
     if doubts:
-        return check(Outcome.UNDECIDED, *said, *doubts)
-    return check(Outcome.PASSED if math.isfinite(spent) and spent <= allowed else Outcome.FAILED, *said)
+        return check(Decision.UNDECIDED, *said, *doubts)
+    return check(Decision.PASSED if math.isfinite(spent) and spent <= allowed else Decision.FAILED, *said)
 
 
 def _unknown_epsilon(finding: Finding) -> Iterator[str]:

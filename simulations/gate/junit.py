@@ -4,21 +4,21 @@ import re
 from collections.abc import Sequence
 from xml.etree import ElementTree
 
-from simulations.gate.check import Check, Outcome
+from simulations.gate.check import Check, Decision
 
 
 def to_junit(checks: Sequence[Check]) -> str:
     """One test case for each check: a broken limit is a failure, an undecided one an error."""
     outcomes = [check.outcome for check in checks]
-    numbers = len(checks), outcomes.count(Outcome.FAILED), outcomes.count(Outcome.UNDECIDED)
+    numbers = len(checks), outcomes.count(Decision.FAILED), outcomes.count(Decision.UNDECIDED)
     counts = dict(zip(("tests", "failures", "errors"), map(str, numbers), strict=True))
     suite = ElementTree.Element("testsuite", {"name": "fedveil gate"} | counts)
     for check in checks:
         case = ElementTree.SubElement(suite, "testcase", classname="fedveil.gate", name=_valid(check.title))
-        if check.outcome is Outcome.PASSED:
+        if check.outcome is Decision.PASSED:
             ElementTree.SubElement(case, "system-out").text = _valid(check.text)
         else:
-            kind = "failure" if check.outcome is Outcome.FAILED else "error"
+            kind = "failure" if check.outcome is Decision.FAILED else "error"
             ElementTree.SubElement(case, kind, message=_valid(check.text), type=check.outcome.value)
     ElementTree.indent(suite)
     return f'<?xml version="1.0" encoding="utf-8"?>\n{ElementTree.tostring(suite, encoding="unicode")}\n'

@@ -39,7 +39,7 @@ class ReleasedPlan(AppPlan):
         if self.members:
             return WholeModelPlan.build_model(self)
         logits = read_predictions(self.data_dir)[1]
-        return Table(len(logits), logits.shape[1], _weight=logits.clone())
+        return PredictionTable(len(logits), logits.shape[1], _weight=logits.clone())
 
 
 class Records(LocalData):
@@ -70,7 +70,7 @@ class Members(Records):
     test_plain = Records.plain
 
 
-class Table(nn.Embedding):
+class PredictionTable(nn.Embedding):
     """A model that is known by its predictions: maps numbers of records (B, 1, 1, 1) to their logits, the rows of a table."""
 
     def forward(self, records: Tensor) -> Tensor:
