@@ -6,6 +6,7 @@ its own, or one that it started. The table has medians with their smallest and l
 leaves its work out, with the reason.
 
     uv run --with breaching==0.1.2 --with jax-privacy python benchmarks/speed.py
+    PYTHONPATH=a/clone/of/LeakPro python benchmarks/speed.py "inversion, lenet, batch of 1, LeakPro"
     python benchmarks/speed.py "page of 10,000 rows" "fedveil --help" --repeats 5 --device cuda
 """
 

@@ -1,9 +1,9 @@
-"""Gradient inversion until it ends: ours with settings chosen on other images, beside breaching's published 24,000 iterations.
+"""Gradient inversion until it ends: ours with settings chosen on other images, beside the published iterations of two peers.
 
-Both attack the updates of one step on the same photographs of 3 x 32 x 32 and know the labels; networks have GroupNorm where they
-normalise. breaching's whole schedule would take hours: its seconds are those of one iteration, from the difference between a run of
-eight and a longer one, times 24,000. Its PSNR is that of the longer run, over whose iterations its schedule stretches; more
-iterations could raise it. Each of its rows says how many there were.
+All attack the updates of one step on the same photographs of 3 x 32 x 32 and know the labels; networks have GroupNorm where they
+normalise. A peer's whole schedule would take hours: its seconds are those of one iteration, from the difference between a run of
+eight and a longer one, times the published number. Its PSNR is that of the longer run, over whose iterations its schedule
+stretches; more iterations could raise it. Each of its rows says how many there were.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ from speed import Took, Work
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "inversion"))
 
-from peer_breaching import THEIRS, reconstructed
+import peer_breaching
+import peer_leakpro
 from peer_strength import Cell
 from torch import Tensor
 
 from attacks.gradient.presets import InvertingGradients
 
-PUBLISHED, SHORT = 24_000, 8
-"""Iterations of breaching's ``invertinggradients``, and of the run that shows what it takes to begin."""
+BREACHING, LEAKPRO = "breaching 0.1.2", "LeakPro of November 2026"
+PUBLISHED, SHORT = {BREACHING: 24_000, LEAKPRO: 8_000}, 8
+"""Iterations of the peers' Inverting Gradients, and of the run that shows what it takes to begin."""
 
 
 def on(device: str, cell: str, batch: int) -> Cell:
@@ -58,18 +60,21 @@ def ours(cell: str, batch: int, device: str) -> Took:
     return Took(seconds, quality(seen, guesses))
 
 
-def theirs(cell: str, batch: int, device: str) -> Took:
+def theirs(peer: str, cell: str, batch: int, device: str) -> Took:
     """Seconds of the published iterations, and the PSNR after fewer."""
-    seen, reduced = on(device, cell, batch), REDUCED[cell]
+    seen, reduced = on(device, cell, batch), REDUCED[peer].get(cell, 600)
 
     def run(iterations: int) -> list[Tensor]:
-        return reconstructed(THEIRS, seen.seen, seen.num_classes, iterations)
+        if peer == LEAKPRO:
+            return peer_leakpro.reconstructed(seen.seen, [images for images, _ in seen.batches], iterations)
+        return peer_breaching.reconstructed(peer_breaching.THEIRS, seen.seen, seen.num_classes, iterations)
 
     run(2)
     begin, _ = waited(lambda: run(SHORT))
     seconds, guesses = waited(lambda: run(reduced))
     each = (seconds - begin) / (reduced - SHORT)
-    return Took(each * PUBLISHED, f"{quality(seen, guesses)} after {reduced:,} of {PUBLISHED:,} iterations")
+    published = PUBLISHED[peer]
+    return Took(each * published, f"{quality(seen, guesses)} after {reduced:,} of {published:,} iterations")
 
 
 def waited(work: Callable[[], list[Tensor]]) -> tuple[float, list[Tensor]]:
@@ -85,13 +90,20 @@ def quality(cell: Cell, guesses: list[Tensor]) -> str:
     return f"{sum(psnr) / len(psnr):.1f} dB of {len(psnr)}"
 
 
-REDUCED = {"lenet:none:photos": 600, "cnn:none:photos": 600, "convnet:group:photos": 100, "resnet20:group:photos": 100}
-"""Cell -> iterations of breaching's longer run: a few seconds on a processor."""
+REDUCED = {
+    BREACHING: {"convnet:group:photos": 100, "resnet20:group:photos": 100},
+    LEAKPRO: {"resnet20:group:photos": 300},  # It looks at its guess every 250.
+}
+"""Peer -> cell -> iterations of its longer run where 600 would take minutes on a processor."""
 UPDATES = {"lenet:none:photos": 4, "cnn:none:photos": 4, "convnet:group:photos": 2, "resnet20:group:photos": 1}
-BATCHES = {"lenet:none:photos": (1, 4), "cnn:none:photos": (1, 4)}
-"""Of the others one image alone."""
+"""Cell -> how many updates are attacked."""
+ROWS = {
+    BREACHING: [(cell, batch) for cell in UPDATES for batch in ((1, 4) if cell.split(":")[1] == "none" else (1,))],
+    LEAKPRO: [("lenet:none:photos", 1), ("cnn:none:photos", 4), ("resnet20:group:photos", 1)],
+}
+"""Peer -> cells with the images of an update."""
 WORKS = [
-    Work(f"inversion, {cell.split(':')[0]}, batch of {batch}", "breaching 0.1.2, as published", 0.1,
-         partial(ours, cell, batch), partial(theirs, cell, batch))
-    for cell in REDUCED for batch in BATCHES.get(cell, (1,))
+    Work(f"inversion, {cell.split(':')[0]}, batch of {batch}{', LeakPro' * (peer == LEAKPRO)}", peer, 0.1,
+         partial(ours, cell, batch), partial(theirs, peer, cell, batch))
+    for peer, rows in ROWS.items() for cell, batch in rows
 ]  # fmt: skip
