@@ -10,7 +10,6 @@ from attacks.exact.cocktail_party import CocktailParty as CocktailParty
 from attacks.exact.head_inversion import HeadInversion as HeadInversion
 from attacks.exact.matched_filter import MatchedFilter as MatchedFilter
 from attacks.exact.patch_embedding_inversion import PatchEmbeddingInversion as PatchEmbeddingInversion
-from attacks.exact.spear import Spear as Spear
 from attacks.exact.spear_plus_plus import SpearPlusPlus as SpearPlusPlus
 from attacks.gradient.bottleneck import BottleneckInversion as BottleneckInversion
 from attacks.gradient.inversion import GradientInversion as GradientInversion

@@ -112,7 +112,7 @@ RUNS: dict[str, dict[str, Any]] = {
     },
     "exact, active and sums": MLP | {
         "defenses": "GaussianNoise(std=0.01, per='step')", "probe-images": 4,
-        "probe-attacks": quick("Spear", "SpearPlusPlus", "CocktailParty", "HeadInversion"), "update-attacks": "",
+        "probe-attacks": quick("SpearPlusPlus", "CocktailParty", "HeadInversion"), "update-attacks": "",
         "active-attacks": quick("ImprintLayer", "TrapWeights", "ClassFishing"),
         "aggregate-clients": "1,2", "aggregate-attacks": SHORT, "adaptive": "true",
     },

@@ -105,7 +105,7 @@ class HeadInversion(
     """
 
     source = (
-        "features: Phong et al. 2017, section 3, and Dimitrov et al. 2024 (SPEAR), Algorithm 1; their inversion: Kariyappa et al. "
+        "features: Phong et al. 2017, section 3, and Bakarsky et al. 2025 (SPEAR++); their inversion: Kariyappa et al. "
         "2023 (Cocktail Party Attack), section 5, after Mahendran and Vedaldi 2015, Eq. 1"
     )
 

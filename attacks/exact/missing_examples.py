@@ -1,4 +1,4 @@
-"""Examples that SPEAR's search has missed, recovered from the remainder after the found ones."""
+"""Examples that a search for sparse directions has missed, recovered from the remainder after the found ones."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 from attacks.exact.cocktail_party import CocktailParty
 from attacks.exact.linear_layer import LinearLayer, LowRank
-from attacks.exact.sparse_directions import SparseDirections
+from attacks.exact.sparse_directions import SparseDirections, complement
 from attacks.observations import AttackError
 from defenses.tensors import ImageShape
 
@@ -44,16 +44,14 @@ class MissingExamples:
     bias: Tensor
     layer: LinearLayer
 
-    def by_components(self, shape: ImageShape | None, generator: torch.Generator) -> None:
-        """Recover missing images of ``shape`` round after round; of other inputs only a single missing one."""
+    def by_components(self, shape: ImageShape, generator: torch.Generator) -> None:
+        """Recover missing images of ``shape`` round after round."""
         for _ in range(ROUNDS):
             rest = self._rest()
             if not rest.shape[1]:
                 break
             mixtures, unmixing = LowRank(self.parts.left @ rest, rest.T @ self.parts.right, self.parts.gap), None
             if rest.shape[1] > 1:
-                if shape is None:
-                    break
                 try:
                     unmixing = CocktailParty(restarts=1).unmixing(mixtures, shape, generator, {})
                 except AttackError:  # components that became one: the next start may do better
@@ -70,16 +68,15 @@ class MissingExamples:
 
     def _rest(self) -> Tensor:
         """N, (R, k)."""
-        known = self.directions.sure()
-        rest: Tensor = torch.linalg.qr(known.T, mode="complete")[0][:, len(known) :]
-        return rest
+        return complement(self.directions.sure().T)
 
     def _look(self, rows: Tensor) -> None:
         """Adds the columns of the inputs that unmixing rows (R, k), one in each column, make of R."""
         # An input that nothing but rounding stands before is right for all neurons.
         offered = self.columns(rows, CLEAR if rows.shape[1] > 1 else SURE_OF_ONE)
         if offered:
-            self.directions.offer(torch.stack(offered))
+            self.directions.look(torch.stack(offered))
+            self.directions.near(torch.stack(offered))
 
     def columns(self, rows: Tensor, share: float) -> list[Tensor]:
         """The columns (R,) of inputs by unmixing rows (R, k), each from this share of the neurons with z < 0."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 CHUNK = 2_000_000
-"""Numbers in memory at once in one round of a search, in units of eight bytes."""
+"""Numbers in memory at once in one descent, in units of eight bytes."""
 DESCENT_STEPS = 60
 FAR, NEAR = 3.0, 0.3
 """Epsilon at the start of a descent, in the mean size of an entry: from anywhere, and from next to a column."""
@@ -32,7 +32,6 @@ class SparseDirections:
         rows: (m, R), these.
         found: (K, R), unit directions, those with the most zeros first.
         zeros: (K,) int64, how many zeros each has.
-        samples: Subsets of R - 1 rows whose kernel was looked at.
         descents: Starts of the descent.
     """
 
@@ -47,7 +46,7 @@ class SparseDirections:
         # The live rows are columns (m, R) @ back (R, R): where columns are orthonormal, lengths of L q do not depend on q.
         self.columns, self.back = torch.linalg.qr(self.rows)
         self.found, self.zeros = left.new_zeros(0, left.shape[1]), torch.zeros(0, dtype=torch.int64)
-        self.samples = self.descents = 0
+        self.descents = 0
 
     @property
     def rank(self) -> int:
@@ -80,32 +79,17 @@ class SparseDirections:
         """Whether a column that is zero on half of the rows has more zeros than a direction made from rows."""
         return len(self.rows) / 2 > self.fewest
 
-    def sample(self, generator: torch.Generator) -> None:
-        """Test the kernels of random sets of R - 1 rows.
-
-        Column i of dL/dZ is the kernel of R - 1 independent rows on which it is zero. Of R rows B the columns of B^-1 are the
-        kernels of all its sets of R - 1: one inverse serves for R samples.
-        """
-        count = max(1, min(1024, CHUNK // (len(self.rows) * self.rank)))
-        self.samples += count * self.rank
-        self._look(sampled_kernels(self.rows, count, generator))
-
     def descend(self, generator: torch.Generator) -> None:
         """Minimise sum_j log((L q)_j^2 + epsilon^2) on the unit sphere, epsilon falling, from sums of two random rows.
 
         Each step solves the problem with the weights 1 / ((L q)_j^2 + epsilon^2) of the one before. Where the layer is wide it
-        finds columns whose rows no sampling would hit: the number of samples doubles with every example.
+        finds columns that no sampling of rows would: the number of samples doubles with every example.
 
         Source: Chartrand and Yin, "Iteratively reweighted algorithms for compressive sensing", ICASSP 2008, for p = 0; for
         sparse vectors in a subspace Qu, Sun, Wright, "Finding a sparse vector in a subspace", NeurIPS 2014, from whom the starts
         are.
         """
         self._go_down(self._starts(max(1, min(64, CHUNK // self.columns.numel())), generator), FAR)
-
-    def offer(self, directions: Tensor) -> None:
-        """Test directions (K, R), and the minima that ``near`` reaches from them."""
-        self._look(unit(directions))
-        self.near(directions)
 
     def near(self, directions: Tensor) -> None:
         """Minimise as ``descend`` from directions (K, R) that are nearly right, such as independent components."""
@@ -123,7 +107,7 @@ class SparseDirections:
             directions = unit(torch.linalg.solve(curvature, directions[:, :, None])[:, :, 0])
             epsilon = max(epsilon * DESCENT_DECAY, self.last)
         self.descents += count
-        self._look(torch.linalg.solve_triangular(self.back, directions.T, upper=True).T)
+        self.look(torch.linalg.solve_triangular(self.back, directions.T, upper=True).T)
 
     def _starts(self, count: int, generator: torch.Generator) -> Tensor:
         """Unit directions (count, R); once something was found, every second one is apart from it: what is missing lies there."""
@@ -137,8 +121,8 @@ class SparseDirections:
             starts[::2] = anywhere - anywhere @ known @ known.T
         return unit(starts)
 
-    def _look(self, directions: Tensor) -> None:
-        """Keeps those with enough zeros, each as the direction that all its zeros agree on."""
+    def look(self, directions: Tensor) -> None:
+        """Keep those of directions (K, R) with enough zeros, each as the direction that all its zeros agree on."""
         directions = unit(directions[directions.isfinite().all(1)])
         counts = ((directions @ self.rows.T).abs() < self.nearly_zero).sum(1)
         order = counts.argsort(descending=True, stable=True)
@@ -156,7 +140,7 @@ class SparseDirections:
     def _refined(self, direction: Tensor) -> Tensor:
         """The unit direction (R,) with the most zeros next to this one: a descent as in ``descend``, from close by.
 
-        Among the rows that a sample takes for zeros one or two are not: weights tell them apart, a plain fit would not.
+        Among the rows that a direction takes for zeros one or two are not: weights tell them apart, a plain fit would not.
         """
         epsilon = self.nearly_zero
         while epsilon > max(10 * self.last, 0.1 * self.zero):
@@ -231,7 +215,7 @@ class SparseDirections:
 
 
 def sampled_kernels(rows: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """Kernels (K, R) of random sets of R - 1 of the rows (m, R), R for each of ``count`` sets of R rows."""
+    """Kernels (K, R) of random sets of R - 1 of the rows (m, R): of R rows B the columns of B^-1 are those of all its sets."""
     chosen = torch.rand(count, len(rows), generator=generator).topk(rows.shape[1], 1).indices
     inverses, singular = torch.linalg.inv_ex(rows[chosen])
     kernels: Tensor = inverses[singular == 0].transpose(1, 2).reshape(-1, rows.shape[1])
@@ -247,3 +231,9 @@ def unit(directions: Tensor) -> Tensor:
 def _others(directions: Tensor, direction: Tensor) -> Tensor:
     """Those of unit directions (K, R) that are not next to one (R,)."""
     return directions[(directions @ direction).abs() < 1 - 1e-5]
+
+
+def complement(columns: Tensor) -> Tensor:
+    """(R, R - K), orthonormal and orthogonal to independent columns (R, K)."""
+    rest: Tensor = torch.linalg.qr(columns, mode="complete")[0][:, columns.shape[1] :]
+    return rest

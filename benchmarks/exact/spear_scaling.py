@@ -26,11 +26,12 @@ import torch
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # for a script of the folder above
 
+from spear import Spear
 from studies import add_lines, lines_of, table
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attacks import ClientUpdate, Spear, SpearPlusPlus, optimal_assignment
+from attacks import ClientUpdate, SpearPlusPlus, optimal_assignment
 from attacks.guesses import Reconstruction, found_nothing
 from attacks.image_measures import psnr
 from clients.data.datasets import load_dataset
@@ -38,7 +39,7 @@ from clients.data.images import to_float
 
 EXACT, RECOVERED = 60.0, 30.0
 ATTACKS: dict[str, Any] = {
-    "Spear": Spear(search="both", max_samples=20_000, max_descents=256),
+    "Spear": Spear(),
     "SpearPlusPlus": SpearPlusPlus(),
 }
 CELL = ("data", "depth", "width", "batch", "noise", "steps", "rate", "single", "attack")

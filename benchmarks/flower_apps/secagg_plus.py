@@ -30,7 +30,7 @@ from secagg_private import masked_parameters, secagg_plus_app, secagg_plus_round
 from torch import Tensor
 from torch.nn import functional as F
 
-from attacks import ClientUpdate, InvertingGradients, Reconstruction, Spear, SpearPlusPlus, optimal_assignment
+from attacks import ClientUpdate, InvertingGradients, Reconstruction, SpearPlusPlus, optimal_assignment
 from attacks.guesses import found_nothing
 from attacks.image_measures import psnr
 from attacks.observations import Aggregate
@@ -45,7 +45,7 @@ CLIPPING, TARGET, MODULUS = 8.0, 2**22, 2**32
 WEIGHTS = {"fitted": float(EXAMPLES), "default": 1000.0}
 CANDIDATES, RECOVERED = 99, 30.0
 ATTACKS: dict[str, dict[str, Any]] = {
-    "mlp": {"Spear": Spear(max_samples=20_000, max_descents=256), "SpearPlusPlus": SpearPlusPlus()},
+    "mlp": {"SpearPlusPlus": SpearPlusPlus()},
     "cnn": {"InvertingGradients": InvertingGradients(iterations=200)},
 }
 HEAD = (

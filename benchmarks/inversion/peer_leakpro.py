@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from contextlib import chdir
+from contextlib import chdir, suppress
 
 import torch
 from torch import Tensor
@@ -30,8 +30,10 @@ def reconstructed(seen: Sequence[ClientUpdate], images: Sequence[Tensor], iterat
         with tempfile.TemporaryDirectory() as folder, chdir(folder):  # It makes a folder where it is called.
             attack = theirs.InvertingGradients(one.model, batch, mean, std, configs=settings)
             attack.prepare_attack()
-            for _ in attack.run_attack():
-                pass
-        guess = torch.stack([image for image, _ in attack.final_best.dataset]).detach()
+            # After a few iterations it can have no guess of an SSIM above 0, and then ends in an error.
+            with suppress(AttributeError):
+                list(attack.run_attack())
+        best = getattr(attack, "final_best", attack.best_reconstruction)
+        guess = torch.stack([image for image, _ in best.dataset]).detach()
         found.append((guess * std + mean).clamp(0, 1))
     return found

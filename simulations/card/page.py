@@ -118,7 +118,8 @@ def card_of(folder: Path, defense: str) -> tuple[str, str]:
     files = [file for name in ("rows.jsonl", "config.json") if (file := folder / name).is_file()]
     context = {
         "digest": hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest(),
-        "studies": studies, "versions": versions, "started": about.get("started"), "public": is_public,
+        "studies": studies, "omitted": sum(len(of.findings) for of in run.summaries) - sum(len(of.findings) for of in summaries),
+        "versions": versions, "started": about.get("started"), "public": is_public,
         "notes": [progress(state) if state else "", run.damage.removeprefix(f"{folder}: "), *run.other_notes],
         "command": Ready(command_of("RUN", run.config, seeds, "again")) if own else "",
         "abouts": {name: of.about for name, of in scenarios().items()}, "glossary": GLOSSARY, "knowledge": KNOWLEDGE,

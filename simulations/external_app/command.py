@@ -51,8 +51,8 @@ def attack(
     attack), "verdict", "labels", "status" and "failure".
 
     --weights, --members and --nonmembers take the place of UPDATE: attacks of a run infer from the model alone which pictures
-    trained it. The folders hold a folder per class; the order of their names numbers the classes, that of numbers where all are
-    whole numbers. Half of the non-members of each class, drawn by `seed`, train shadow models and are never tested. These train as
+    trained it. The folders hold a folder per class; the order of their names numbers the classes.
+    Half of the non-members of each class, drawn by `seed`, train shadow models and are never tested. These train as
     `learning-rate`, `batch-size`, `momentum` and `local-epochs` say, by default as clients of `fedveil run`. Of --predictions the
     first line is member,label,CLASS,CLASS,... A line per record follows: 1 or 0, its class from 0, and a probability per class. No
     attack with shadow models runs on these.

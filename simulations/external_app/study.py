@@ -31,7 +31,7 @@ from simulations.run_folder.rows import Row
 from simulations.run_folder.run_directory import RunDirectory
 from simulations.runtime.main_guard import require_guard
 from simulations.settings.errors import ConfigError
-from strategies.external_app.claim import CLAIMED, METRICS, Claim
+from strategies.external_app.claim import CLAIMED, Claim
 from strategies.external_app.record import Results
 from strategies.external_app.settings import AppStudy, AuditSettings
 from strategies.external_app.strategy import AuditingStrategy
@@ -165,9 +165,8 @@ class AppResults(RunDirectory[AppStudy]):
 def broken(limits: GateLimits, results: Results | None, claims: Sequence[Claim]) -> list[str]:
     """The limits that an app's claims or its results so far break, each a sentence."""
     most = limits.every.max_epsilon
-    silent = [of for of in claims if most > FREE and of.source == METRICS and of.epsilon is None]
-    over = [f"max-epsilon {most:g}: {of.text}" for of in silent]
-    over += [f"max-epsilon {most:g}: {of.text}" for of in claims if FREE < most < (of.epsilon or 0.0)]
+    limited = claims if most > FREE else ()
+    over = [f"max-epsilon {most:g}: {of.text}" for of in limited if of.unusable or (of.epsilon or 0.0) > most]
     if isinstance(results, AppResults) and (rows := results.so_far()):
         group = Group((results.path,), ReadRun(rows, {}), {})
         over += [check.text for check in checks_of(group, limits) if check.outcome is Decision.FAILED]
@@ -193,7 +192,7 @@ def audited(
         model: Builds the model, without arguments; a class or function at the top level of a module of the app.
         gate: Limits as in the table ``[gate]`` of `fedveil gate`, such as {"max-recognisable": 0.1, "max-epsilon": 8.0}. Before
             each round, attacks on the rounds before it are waited for, and where one limit is broken, no further round begins.
-            An epsilon is then what the app claims, or what canaries show.
+            An epsilon is then what the app claims; what canaries show counts after the last round.
         settings: See ``strategies.external_app.settings.AuditSettings``.
 
     Raises:
@@ -210,6 +209,8 @@ def audited(
     if limits and limits.every.min_accuracy != FREE:
         raise ConfigError("min-accuracy is in gate; leave it out: the audit of an app measures no accuracy")
     if not str(folder):
+        if limits:
+            raise ConfigError("folder is '', which audits nothing; leave out gate, or name a folder")
         return strategy
     if audit.workers:
         require_guard("audited", "workers=0")

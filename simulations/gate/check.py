@@ -1,9 +1,9 @@
 """One limit of a gate beside what was measured: passed, failed or undecided, by the interval."""
 
+from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
 
 from attacks.scoring.intervals import exact_interval
 from simulations.report.studies.intervals import few_messages
@@ -63,10 +63,6 @@ class Check:
         allowed = "" if self.allowed is None else f" {self.allowed:g}"
         return f"{self.title}{allowed}: {self.said}"
 
-    def to_json(self) -> dict[str, Any]:
-        """For programs."""
-        return {**asdict(self), "outcome": self.outcome.value}
-
 
 def worst(checks: list[Check]) -> Decision:
     """The gate's outcome: it passes where every check does, and fails where one does."""
@@ -74,7 +70,16 @@ def worst(checks: list[Check]) -> Decision:
 
 
 def most(
-    limit: str, of: str, allowed: float, score: Score, what: str, *, n: int, certain: bool, why: str = ""
+    limit: str,
+    of: str,
+    allowed: float,
+    score: Score,
+    what: str,
+    *,
+    n: int,
+    certain: bool,
+    chance: float = 0.0,
+    why: str = "",
 ) -> Check:
     """A share that must stay below a limit.
 
@@ -86,52 +91,59 @@ def most(
         what: Noun behind the numbers, such as "images".
         n: Records of the share.
         certain: Where the limit is 0, whether what was found is more than chance gives.
+        chance: Share that chance gives: of a limit above 0, more than it must be found to break it.
         why: Why the measurement may not pass; "" where it may.
     """
-    mean, (low, high) = score.mean or 0.0, score.ends or (0.0, 1.0)
-    ends = score.within(percentage)
-    found = f"{percent(mean)} of {count(n, what)}" + (f" ({ends} %)" if ends else "")
-    entry: dict[str, Any] = {"value": mean, "low": score.low, "high": score.high, "allowed": allowed}
-    if not low <= mean <= high:
-        return Check(limit, of, Decision.UNDECIDED, f"{found}: its interval is not one of this share", **entry)
-    if certain if allowed == 0 else low > allowed:
-        return Check(limit, of, Decision.FAILED, found, **entry)
-    if why:
-        return Check(limit, of, Decision.UNDECIDED, f"{found}: {why}", **entry)
-    if _below(allowed, mean, high):
-        return Check(limit, of, Decision.PASSED, found, **entry)
-    further = more(score, n, lambda low, high: low > allowed > 0 or _below(allowed, mean, high))
-    return Check(limit, of, Decision.UNDECIDED, f"{found}: {enough(further, what)}", **entry, more=further)
+    mean = score.mean or 0.0
+
+    def passes(_: float, high: float) -> bool:
+        return high < allowed or allowed == 1 if allowed else mean == 0 and high <= NONE_FOUND
+
+    def fails(low: float, _: float) -> bool:
+        return low > max(allowed, chance) if allowed else certain
+
+    return _held(limit, of, allowed, score, what, n, passes, fails, why)
 
 
 def least(limit: str, of: str, allowed: float, score: Score) -> Check:
     """A share of the test images that must lie above a limit."""
-    mean, ends = score.mean or 0.0, score.within(percentage)
-    entry: dict[str, Any] = {"value": mean, "low": score.low, "high": score.high, "allowed": allowed}
-    said = f"{percent(mean)} of {count(score.n, 'test image')}" + (f" ({ends} %)" if ends else "")
-    low, high = score.ends or (1.0, 0.0)
-    if score.status != "ok" or not low <= mean <= high:
-        return Check(limit, of, Decision.UNDECIDED, f"{said}: no interval of all seeds", **entry)
-    if high < allowed:
-        return Check(limit, of, Decision.FAILED, said, **entry)
-    if low > allowed:
-        return Check(limit, of, Decision.PASSED, said, **entry)
+    why = "" if score.ends and score.status == "ok" else "no interval of all seeds"
+    shown = replace(score, low=None, high=None) if why else score
+
+    def passes(low: float, _: float) -> bool:
+        return low > allowed
+
+    def fails(_: float, high: float) -> bool:
+        return high < allowed
+
     # Several seeds test the same images, which are no more with more seeds.
-    further = (
-        more(score, score.n, lambda low, high: high < allowed or low > allowed) if len(score.by_seed) < 2 else None
-    )
-    return Check(limit, of, Decision.UNDECIDED, f"{said}: {enough(further, 'test image')}", **entry, more=further)
+    return _held(limit, of, allowed, shown, "test image", score.n, passes, fails, why, grows=len(score.by_seed) < 2)
 
 
-def _below(allowed: float, mean: float, high: float) -> bool:
-    return high < allowed or allowed == 1 if allowed else mean == 0 and high <= NONE_FOUND
-
-
-def enough(further: int | None, what: str) -> str:
-    """What would decide."""
-    if further is None:
-        return f"not enough {what}s, and no number of more is known that would decide"
-    return f"not enough {what}s: about {further:,} more would decide if the share stays"
+def _held(
+    limit: str, of: str, allowed: float, score: Score, what: str, n: int,
+    passes: Callable[[float, float], bool], fails: Callable[[float, float], bool], why: str, grows: bool = True,
+) -> Check:  # fmt: skip
+    """A share decided by the ends of its interval; ``why`` keeps it from passing."""
+    mean, (low, high), further = score.mean or 0.0, score.ends or (0.0, 1.0), None
+    ends = score.within(percentage)
+    said = f"{percent(mean)} of {count(n, what)}" + (f" ({ends} %)" if ends else "")
+    if not low <= mean <= high:
+        outcome, why = Decision.UNDECIDED, "its interval is not one of this share"
+    elif fails(low, high):
+        outcome, why = Decision.FAILED, ""
+    elif why:
+        outcome = Decision.UNDECIDED
+    elif passes(low, high):
+        outcome = Decision.PASSED
+    else:
+        if grows:
+            further = more(score, n, lambda low, high: passes(low, high) or (allowed > 0 and fails(low, high)))
+        some = "and no number of more is known that would decide"
+        some = some if further is None else f"about {further:,} more would decide if the share stays"
+        outcome, why = Decision.UNDECIDED, f"not enough {what}s{',' if further is None else ':'} {some}"
+    said = ": ".join(filter(None, (said, why)))
+    return Check(limit, of, outcome, said, mean, score.low, score.high, allowed, further)
 
 
 def more(score: Score, n: int, decides: Callable[[float, float], bool]) -> int | None:
@@ -141,26 +153,21 @@ def more(score: Score, n: int, decides: Callable[[float, float], bool]) -> int |
     the number decides in about half of all cases, as the next share is not the same.
     """
     share, messages = score.mean or 0.0, score.messages
-    each = told(share, *(score.ends or (0.0, 1.0))) / n if n else 1.0
+    each = effective_size(share, *(score.ends or (0.0, 1.0))) / n if n else 1.0
     step = n // messages if messages else 1
 
-    def decided(records: int) -> bool:
+    def decided(further: int) -> bool:
+        records = n + further
         few = few_messages(records, messages * records / n) / few_messages(n, messages) if messages else 1.0
         estimate = exact_interval(share * records * each * few, records * each * few)
         return decides(estimate.low, estimate.high)
 
-    few, many = 0, max(n // step, 2)
-    while not decided(n + many * step):
-        few, many = many, 2 * many
-        if many * step > MOST_MORE:
-            return None
-    while many - few > 1:
-        middle = (few + many) // 2
-        few, many = (few, middle) if decided(n + middle * step) else (middle, many)
-    return many * step
+    numbers = range(step, MOST_MORE, step)
+    at = bisect_left(numbers, True, key=decided)
+    return numbers[at] if at < len(numbers) else None
 
 
-def told(share: float, low: float, high: float) -> float:
+def effective_size(share: float, low: float, high: float) -> float:
     """So many independent records have this exact interval: with its upper end, or with its lower one where that is 1."""
     few, many = 1e-3, float(MOST_MORE)
     for _ in range(100):

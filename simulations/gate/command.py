@@ -1,6 +1,6 @@
 """``fedveil gate DIR ...``."""
 
-from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,7 +9,7 @@ import typer
 from simulations.console.command_line import fail, read_toml
 from simulations.console.results import AsJson, print_json, terminal_for
 from simulations.console.terminal import Terminal
-from simulations.gate.limits import BY_MESSAGE, TABLE, GateLimits
+from simulations.gate.limits import TABLE, GateLimits
 from simulations.settings.errors import ConfigError
 
 console = Terminal(highlight=False)
@@ -56,9 +56,9 @@ def gate(
 ) -> None:
     """Hold a run, or several with other seeds, against limits; for the checks before a release.
 
-    Intervals decide: a limit holds where the whole 95 % interval is within it, and is broken where the whole interval lies
-    beyond. Else more images are needed, and the line says how many. What was not measured, or not validated, never passes. A
-    limit of 0 holds where nothing was found among so many images that 5 % are excluded.
+    Intervals decide: a limit holds where the whole 95 % interval is within it, and is broken where the whole interval lies beyond
+    it and chance. Else more images are needed, and the line says how many. What was not measured, or not validated, never passes.
+    A limit of 0 holds where nothing was found among so many images that 5 % are excluded.
 
     --json prints "gate", "exit" and "checks"; each check has its "limit", what it is "of", its "outcome", the words "said", the
     measured "value" with "low" and "high", what is "allowed", and how many "more" records would decide.
@@ -71,11 +71,11 @@ def gate(
     }  # fmt: skip
     chosen = {key: value for key, value in given.items() if value is not None}
     try:
-        wanted = GateLimits.read(_laid_over(_table(limits), chosen))
         if junit is not None:
             if not junit.parent.is_dir():
                 raise ConfigError(f"--junit is {junit}; expected a file in a folder that is there")
             junit.unlink(missing_ok=True)  # an earlier gate's must not stand for one that ends in an error
+        wanted = GateLimits.read(_table(limits), chosen)
         from simulations.compare.groups import grouped
         from simulations.gate.check import EXIT, worst
         from simulations.gate.checks import checks_of, require_messages
@@ -100,18 +100,8 @@ def gate(
         shown.say(f"{check.outcome.value:<10}{check.text}")
     shown.say(f"gate: {outcome.value}")
     if as_json:
-        print_json({"gate": outcome.value, "exit": EXIT[outcome], "checks": [check.to_json() for check in checks]})
+        print_json({"gate": outcome.value, "exit": EXIT[outcome], "checks": list(map(asdict, checks))})
     raise typer.Exit(EXIT[outcome])
-
-
-def _laid_over(table: Mapping[str, Any], chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """A file's limits under the options' ones, which hold for single messages, too."""
-    of = table.get(BY_MESSAGE)
-    own = {} if not isinstance(of, Mapping) else {
-        title: {key: value for key, value in limits.items() if key not in chosen} if isinstance(limits, Mapping) else limits
-        for title, limits in of.items()
-    }  # fmt: skip
-    return {**table, **({BY_MESSAGE: own} if own else {}), **chosen}
 
 
 def _table(path: Path | None) -> dict[str, Any]:

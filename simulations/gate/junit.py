@@ -10,9 +10,10 @@ from simulations.gate.check import Check, Decision
 def to_junit(checks: Sequence[Check]) -> str:
     """One test case for each check: a broken limit is a failure, an undecided one an error."""
     outcomes = [check.outcome for check in checks]
-    numbers = len(checks), outcomes.count(Decision.FAILED), outcomes.count(Decision.UNDECIDED)
-    counts = dict(zip(("tests", "failures", "errors"), map(str, numbers), strict=True))
-    suite = ElementTree.Element("testsuite", {"name": "fedveil gate"} | counts)
+    failed, undecided = (str(outcomes.count(of)) for of in (Decision.FAILED, Decision.UNDECIDED))
+    suite = ElementTree.Element(
+        "testsuite", name="fedveil gate", tests=str(len(checks)), failures=failed, errors=undecided
+    )
     for check in checks:
         case = ElementTree.SubElement(suite, "testcase", classname="fedveil.gate", name=_valid(check.title))
         if check.outcome is Decision.PASSED:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from clients.wire.schema import Settings, fields_of, setting
@@ -60,8 +61,8 @@ class GateLimits:
     by_message: Mapping[str, ImageLimits] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, values: Mapping[str, Any]) -> Self:
-        """Limits from hyphenated keys, with those of some messages in tables under ``message``.
+    def read(cls, values: Mapping[str, Any], over: Mapping[str, Any] = MappingProxyType({})) -> Self:
+        """Limits from hyphenated keys, with those of some messages in tables under ``message``; those ``over`` come before both.
 
         Raises:
             ConfigError: On an unknown key, a bad value, or where nothing is limited.
@@ -75,8 +76,9 @@ class GateLimits:
             raise ConfigError(
                 f"{BY_MESSAGE}.{REAL} is no title of a message; name each, or give the option --message {REAL}"
             )
-        every = _read(Limits, {key: value for key, value in values.items() if key != BY_MESSAGE})
-        limits = cls(every, {title: _read(ImageLimits, of) for title, of in own.items()})
+        every = _read(Limits, {key: value for key, value in {**values, **over}.items() if key != BY_MESSAGE})
+        left = {title: {key: value for key, value in of.items() if key not in over} for title, of in own.items()}
+        limits = cls(every, {title: _read(ImageLimits, of) for title, of in left.items()})
         if all(of == type(of)() for of in (every, *limits.by_message.values())):
             raise ConfigError(
                 f"no limit is given; allowed: {', '.join(f'--{key}' for key in fields_of(Limits) if key != 'level')}"

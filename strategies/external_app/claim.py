@@ -33,6 +33,7 @@ class Claim:
         lowest: Smallest epsilon that was reported.
         delta: Largest delta that was reported, in [0, 1).
         note: What the number is about, such as "for each message"; "" where the app does not say.
+        unusable: An epsilon was claimed that is no such number, or that its noise does not give.
     """
 
     source: str
@@ -42,6 +43,7 @@ class Claim:
     lowest: Reported = None
     delta: Annotated[float, Field(ge=0, lt=1)] | None = None
     note: str = ""
+    unusable: bool = False
 
     @property
     def number(self) -> str:

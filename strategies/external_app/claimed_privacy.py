@@ -130,7 +130,8 @@ class PrivacyClaims:
         ]
         text.append("The claim is about training, not about one-step probes.")
         text.append(TESTED if self.tested else "fedveil did not check this claim, nor which rounds its numbers cover.")
-        return Claim(METRICS, " ".join(text), len(self._reported), high, low, delta, TRAINING)
+        unusable = high is None or EPSILON in self._faulty
+        return Claim(METRICS, " ".join(text), len(self._reported), high, low, delta, TRAINING, unusable)
 
 
 def _span(low: float, high: float) -> str:
@@ -162,10 +163,11 @@ def _of_mods(mods: str, budgets: Sequence[ModBudget], rounds: int) -> Iterator[C
         )
         text = f"The clients' mod {LOCAL_DP} claims {said} ({_count(rounds, 'round')}). {kept}"
         epsilon = number_of(budget.epsilon)
-        yield Claim(MOD, text, rounds, epsilon, epsilon, number_of(budget.delta, 1.0), "for each message")
+        delta, unusable = number_of(budget.delta, 1.0), epsilon is None or not budget.holds
+        yield Claim(MOD, text, rounds, epsilon, epsilon, delta, "for each message", unusable)
     if names.count(LOCAL_DP) > len(budgets):
         text = f"The clients' mod {LOCAL_DP} claims an epsilon or delta that is no finite number from 0 on."
-        yield Claim(MOD, f"{text} {UNCHECKED}", rounds)
+        yield Claim(MOD, f"{text} {UNCHECKED}", rounds, unusable=True)
     for name in dict.fromkeys(name for name in names if name in CLIPPING_MODS):
         text = f"The clients' mod {name} clips each update in {_count(rounds, 'round')}. It adds no noise and claims no epsilon."
         yield Claim(MOD, f"{text} {UNCHECKED}", rounds)
@@ -196,7 +198,9 @@ def _accounted(accountant: Any, text: Sequence[str], rounds: int) -> Claim:
         epsilon, delta = number_of(spent.epsilon), number_of(spent.delta, 1.0)
     except Exception as error:  # foreign code, whose failure costs its number and no audit
         why = one_line(f"{type(error).__name__}: {error}", LONGEST)
-        return Claim(ACCOUNTANT, " ".join([*text, f"Its {name} gave no number ({why}).", UNCHECKED]), rounds)
+        return Claim(
+            ACCOUNTANT, " ".join([*text, f"Its {name} gave no number ({why}).", UNCHECKED]), rounds, unusable=True
+        )
     if epsilon is None:
         said = f"Its {name} gives an epsilon that is no finite number from 0 on."
     else:
@@ -205,7 +209,14 @@ def _accounted(accountant: Any, text: Sequence[str], rounds: int) -> Claim:
         most = f", of at most {brief(limit)}" if limit is not None else ""
         said = f"Its {name} gives epsilon {brief(epsilon)}{at}{most}, for the models that the server publishes."
     return Claim(
-        ACCOUNTANT, " ".join([*text, said, UNCHECKED]), rounds, epsilon, epsilon, delta, "not against this server"
+        ACCOUNTANT,
+        " ".join([*text, said, UNCHECKED]),
+        rounds,
+        epsilon,
+        epsilon,
+        delta,
+        "not against this server",
+        epsilon is None,
     )
 
 

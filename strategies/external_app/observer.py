@@ -225,6 +225,8 @@ class AppAudit:
 
     def finish(self) -> None:
         """Wait for the attacks, and have the report written."""
+        if self._gate and not self._stopped:
+            self._late = ["the gate was not decided"]  # which stands where an error comes first
         try:
             if self._running is not None:
                 if self.settings.canaries:
@@ -249,7 +251,7 @@ class AppAudit:
     def require_attacked(self) -> None:
         """Raise ``AuditError`` where a limit is broken at the end, or no attack has a score, unless the run is to go on without."""
         if self._late and not self.settings.go_on:
-            raise AuditError(self._late, "limits of the gate are broken after the last round")
+            raise AuditError(self._late, "limits of the gate are broken or undecided after the last round")
         if not (self.settings.go_on or self.record.attacked):
             raise AuditError(self.record.failures, "the audit attacked nothing")
 

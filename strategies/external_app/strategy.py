@@ -23,7 +23,7 @@ class AuditingStrategy(WrappingStrategy):
     Wrap the outermost strategy: Flower's wrappers for differential privacy clip replies in place. The clients' app must have
     called ``clients.answer_audits``. An error of the audit is logged, and gets a row. Three errors end the run with ``AuditError``,
     after the page was written, unless ``settings.go_on``: the audit cannot begin (before the first round), a limit is broken
-    (before the next), or nothing was attacked (after the last).
+    (before the next, or after the last), or nothing was attacked (after the last).
 
     Args:
         strategy: Any strategy of Flower's message API; unknown attributes of this class are those of ``strategy``.

@@ -9,7 +9,7 @@ from attacks.spec import ATTACKS
 from attacks.uploads.base import AsUploaded
 
 LETTERS = {
-    "B": "SurrogateMatching Spear PatchEmbeddingInversion",
+    "B": "SurrogateMatching HeadInversion PatchEmbeddingInversion",
     "C": "InvertingGradients LabelInference LossThreshold ClassGAN",
     "D": "ShadowModels LiRA", "F": "ClassFishing", "G": "ImprintLayer TrapWeights",
     "": "TokenDecoder QueryInversion AsUploaded",

@@ -34,7 +34,7 @@ DEAR = (
     "LBFGSL2", "LBFGSCosine", "ClassFishing", "CocktailParty", "NoiseModelInversion", "ClassGAN",
 )  # fmt: skip
 """Attacks that take long for a guess even with their quick settings."""
-ON_PIXELS = ("CocktailParty", "ImprintLayer", "MatchedFilter", "Spear", "SpearPlusPlus", "TrapWeights")
+ON_PIXELS = ("CocktailParty", "ImprintLayer", "MatchedFilter", "SpearPlusPlus", "TrapWeights")
 NETS: dict[str, Callable[..., nn.Module]] = {**dict.fromkeys(ON_PIXELS, relu_net), "PatchEmbeddingInversion": patch_net}
 """Attacks that do not apply without a linear layer on the pixels, or without a patch embedding."""
 # (attack, one of the defences that name it as their adaptive attack): what it learns differs with each.

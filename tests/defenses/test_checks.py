@@ -68,8 +68,8 @@ STATED: list[tuple[str, str, Any, Any]] = [
     ("ClassGAN", "batch_size", 2, 1), ("TokenDecoder", "batch_size", 2, 0), ("AttributeInference", "batch_size", 2, 1),
     ("FieldReading", "batch_size", 2, 1), ("ImprintLayer", "bins", 2, 1), ("ImprintLayer", "bins", 10**6, 10**6 + 1),
     ("RMIA", "num_members", 2, 1),
-    ("LiRA", "num_shadows", 2, 1), ("EmbeddingReversal", "learning_rate", 1, 2), ("Spear", "max_samples", 1, 0),
-    ("Spear", "search", "samples", "some"), ("InverseNetwork", "training", "static", "never"),
+    ("LiRA", "num_shadows", 2, 1), ("EmbeddingReversal", "learning_rate", 1, 2), ("SpearPlusPlus", "max_starts", 1, 0),
+    ("InverseNetwork", "training", "static", "never"),
     ("STAdam", "beta", 0.0, 1.0), ("TokenDecoder", "batch_size", 2**20, 2**20 + 2),
 ]  # fmt: skip
 """Class, setting, an allowed value at the limit or near it, and a refused one beside it."""

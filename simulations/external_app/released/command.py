@@ -13,7 +13,6 @@ from attacks.metrics.guesses import MEMBERSHIP_AUC, MEMBERSHIP_TPR
 from attacks.metrics.metric import MEMBERSHIP
 from attacks.metrics.names import scores_to_texts
 from attacks.metrics.training import TEST_ACCURACY
-from attacks.scoring.intervals import Estimate
 from clients.messages.node import reply_to
 from clients.scoring.audit import ALONE, membership_scores
 from clients.scoring.guesses import read_guesses
@@ -26,15 +25,15 @@ from simulations.console.terminal import Terminal
 from simulations.external_app.recorded.command import watching
 from simulations.external_app.recorded.missing import PREDICTIONS
 from simulations.external_app.recorded.settings import Request
-from simulations.external_app.released.doubts import DIFFER, doubted, general_doubt, null_area
+from simulations.external_app.released.doubts import Null, doubted, general_doubt, null_of
 from simulations.external_app.released.model import SCENARIO, ReleasedModel, prepare
-from simulations.external_app.released.records import Members, Records, read_pictures
+from simulations.external_app.released.records import Records, read_pictures
 from simulations.external_app.study import AppResults
 from simulations.report.analysis.run import read_run
 from simulations.report.page.tables import AREA, RATE
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.score import Score
-from simulations.report.text import dagger, two, within
+from simulations.report.text import dagger, percent, two, within
 from simulations.run_folder.rows import Row
 from simulations.runtime.local_grid import LocalGrid
 from strategies.audit.auditor import Auditor
@@ -74,11 +73,13 @@ def audit(released: ReleasedModel, out: Path, begin: Callable[[str], object] = s
     judge, task = Judge(records), records.task
     exchange = Exchange(judge, dict(enumerate(judge.get_node_ids())), 0.0)
     auditor = Auditor(exchange, AttackPool(0), results, share_images=False)
-    measured = [evaluate_weights(of, released.weights) for of in (records, Members(plan))]
-    (accuracy, right), sound = (of[CLEAN_ACCURACY] for of in measured), all(math.isfinite(of[LOSS]) for of in measured)
-    results.row(task, metric=TEST_ACCURACY.name, reference="original", value=accuracy, n=records.num_test)
-    seen, null = [Seen(0, 0, records.num_train)], null_area(plan, records) if sound else None
-    card, of_shadows = _card(released, auditor.card(task, MODEL, seen, accuracy, labels=KnownLabels.KNOWN), null)
+    clean, members = evaluate_weights(records, released.weights), Records(plan, members_alone=True)
+    seen_by_members = evaluate_weights(members, released.weights)
+    sound = all(math.isfinite(of[LOSS]) for of in (clean, seen_by_members))
+    results.row(task, metric=TEST_ACCURACY.name, reference="original", value=clean[CLEAN_ACCURACY], n=records.num_test)
+    seen, null = [Seen(0, 0, records.num_train)], null_of(plan, records) if sound else None
+    known = auditor.card(task, MODEL, seen, clean[CLEAN_ACCURACY], labels=KnownLabels.KNOWN)
+    card, right = _card(released, known, null), seen_by_members["test-accuracy-transformed"]
     verdicts = partial(doubted, general=general_doubt(records, null, right))
     try:
         for at, attack in enumerate(released.attacks):
@@ -89,9 +90,8 @@ def audit(released: ReleasedModel, out: Path, begin: Callable[[str], object] = s
                 )  # fmt: skip
                 continue
             begin(repr(attack))
-            own = card.but(**of_shadows) if attack.profile.trains_shadows else card
             observed = Observed(task, released.weights, seen)
-            auditor.submit_groups(f"{SCENARIO}-{at:02d}", [(attack,)], MODEL, observed, own)
+            auditor.submit_groups(f"{SCENARIO}-{at:02d}", [(attack,)], MODEL, observed, card)
             auditor.collect(wait=True)
     except KeyboardInterrupt:
         results.judge(verdicts)
@@ -101,17 +101,16 @@ def audit(released: ReleasedModel, out: Path, begin: Callable[[str], object] = s
     return results.conclude()
 
 
-def _card(released: ReleasedModel, card: ThreatCard, null: Estimate | None) -> tuple[ThreatCard, dict[str, str]]:
-    """The threat card of every attack, and further facts of those that train shadow models."""
-    plan, request = released.plan, released.request
+def _card(released: ReleasedModel, card: ThreatCard, null: Null | None) -> ThreatCard:
+    """The threat card of every attack; the null AUC is of shadow models, too."""
+    plan, request, aside = released.plan, released.request, len(released.records.set_aside)
     how = f"learning rate {plan.learning_rate:g}, momentum {plan.momentum:g}, weight decay {plan.weight_decay:g}"
-    own = {
-        "set_aside": f"{len(released.records.set_aside)} non-members, which are not tested",
-        "shadow_training": f"{plan.local_epochs} epochs of SGD in batches of {plan.batch_size}, {how}",
-    }
     has = "predictions of the tested records alone" if PREDICTIONS in request.paths else "weights"
-    normalisation = request.settings.normalisation or None
-    return card.but(attacker_has=has, normalisation=normalisation, null_auc=null and list(null)), own
+    return card.but(
+        attacker_has=has, normalisation=request.settings.normalisation or None, null_auc=null and list(null.area),
+        set_aside=f"{aside} non-members, which are not tested" if aside else None,
+        shadow_training=f"{plan.local_epochs} epochs of SGD in batches of {plan.batch_size}, {how}" if aside else None,
+    )  # fmt: skip
 
 
 def attack_model(console: Terminal, request: Request, out: Path, *, as_json: bool = False) -> bool:
@@ -127,7 +126,10 @@ def attack_model(console: Terminal, request: Request, out: Path, *, as_json: boo
     copies = read_pictures(plan.members, plan.data_dir)[1] if plan.members else 0
     left = f"{aside} non-members are set aside; {copies} copies are left out"
     console.say(f"{members} members and {others} non-members are tested; {left}")
-    console.say("by chance, the AUC is 0.50 and the true positive rate (TPR) at 1 % false positives (FPR) is 1 %")
+    by_chance = percent((others // 100 + 1) / (others + 1))
+    console.say(
+        f"by chance, the AUC is 0.50 and the true positive rate (TPR) at 1 % false positives (FPR) is {by_chance}"
+    )
     with watching(console) as begin:
         rows = audit(released, out, begin)
     failures = {row.attack: row.message for row in rows if row.is_attack and row.status == "failed"}
@@ -136,15 +138,17 @@ def attack_model(console: Terminal, request: Request, out: Path, *, as_json: boo
     numbers = (AREA.heading, RATE.heading, "shadow AUC")
     console.print(table(["attack", "verdict"], numbers, map(_line, cells)))
     if any(dagger(score.status) for cell in cells for score in cell.scores.values()):
-        console.say("  †: no AUC without a defence lies above chance, or fewer than 100 non-members were tested")
+        console.say(
+            "  †: no verdict follows, no AUC without a defence lies above chance, or few non-members were tested"
+        )
     for caveat in (text for finding in findings for text in finding.all_caveats):
         console.say(f"caveat: {caveat}")
     if null := cells[0].card.more.get("null_auc"):
         of = f"{two(null[0])}, {within(null[1], null[2], two)}"
         console.say(f"null AUC, by models that saw no tested record: {of}; expected of folders that are alike: 0.50")
-    if any(cell.card.no_verdict == DIFFER for cell in cells):
+    else:
         console.say(
-            "members and non-members differ by the null AUC, or by counts of classes: so may any attack tell them"
+            "caveat: there is no null AUC: another difference between the folders than membership may explain the scores"
         )
     for attack, why in failures.items():
         errors.say(f"{attack} failed: {why}")

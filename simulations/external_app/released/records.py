@@ -3,7 +3,7 @@
 import functools
 import hashlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,15 +13,16 @@ from torch import Tensor, nn
 from attacks.metrics.metric import LEAST_IMAGES
 from clients.data.files.decoding import full_scale
 from clients.data.files.picture_files import class_pictures, picture_part
-from clients.data.images import DataError, ImageData, ImageDataset
+from clients.data.images import DataError, ImageData, ImageDataset, with_channels
 from clients.external_app.plan import AppPlan
 from clients.task.auxiliary import Auxiliary
-from clients.task.batches import local_batch
 from clients.task.local_data import LocalData
 from clients.task.task import WholeModelPlan
 from clients.wire.texts import shortened
-from defenses.base import Batch
 from simulations.settings.errors import ConfigError, naming
+
+COLOURS = 3
+"""Channels of a model that grey pictures are given to as three equal ones."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,12 @@ class ReleasedPlan(AppPlan):
 
     def load_data(self) -> ImageDataset:
         """Non-members in the place of training examples, of which the server's own are; members in that of test examples."""
-        return (read_pictures(self.members, self.data_dir) if self.members else read_predictions(self.data_dir))[0]
+        if not self.members:
+            return read_predictions(self.data_dir)[0]
+        data, _ = read_pictures(self.members, self.data_dir)
+        if self.data_card().input_shape[0] != COLOURS:
+            return data
+        return replace(data, train=with_channels(data.train, COLOURS), test=with_channels(data.test, COLOURS))
 
     def build_model(self) -> nn.Module:
         """The model by its name, or the table."""
@@ -43,31 +49,18 @@ class ReleasedPlan(AppPlan):
 
 
 class Records(LocalData):
-    """Records under test: members as training examples, and as test examples the non-members that are not the server's own."""
+    """Records under test: members as training examples, and as test examples the non-members that are not the server's own.
 
-    def __init__(self, plan: ReleasedPlan) -> None:
+    With ``members_alone`` members are the test examples, too, on which a model is evaluated.
+    """
+
+    def __init__(self, plan: ReleasedPlan, members_alone: bool = False) -> None:
         data = plan.load_data()
+        members = range(len(data.test))
         self.set_aside = Auxiliary(plan).indices(data.train.strata())
-        tested = torch.from_numpy(np.setdiff1d(np.arange(len(data.train)), self.set_aside))
-        super().__init__(plan.at(plan.rounds + 1), 0, range(len(data.test)), tested)
-
-    def plain(self, positions: Tensor) -> Batch:
-        """Members at ``positions`` (n,)."""
-        return local_batch(self.dataset.test, self._train[positions], self.card.num_classes)
-
-    def test_plain(self, positions: Tensor) -> Batch:
-        """Tested non-members at ``positions`` (n,)."""
-        return local_batch(self.dataset.train, self._test[positions], self.card.num_classes)
-
-
-class Members(Records):
-    """The same with members in the place of test examples, on which a model is evaluated."""
-
-    def __init__(self, plan: ReleasedPlan) -> None:
-        super().__init__(plan)
-        self._test = self._train
-
-    test_plain = Records.plain
+        others = torch.from_numpy(np.setdiff1d(np.arange(len(data.train)), self.set_aside))
+        super().__init__(plan.at(plan.rounds + 1), 0, members, members if members_alone else others)
+        self.dataset = replace(data, train=data.test, test=data.test if members_alone else data.train)
 
 
 class PredictionTable(nn.Embedding):

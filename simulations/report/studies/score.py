@@ -35,6 +35,7 @@ class Score:
         worst: The worst example of any seed.
         n: Examples over all seeds; test images of several seeds are the same ones, and count once for each.
         attacked: The same with examples that were attacked and not scored (``attacked``).
+        unscored: Examples whose client sent no usable score.
         failures: Failed trials over all seeds.
         messages: Messages that the images were in, where these are fewer than images and rows say which; else None.
         by_seed: Seed -> mean, of the seeds that have a number.
@@ -48,6 +49,7 @@ class Score:
     worst: float | None = None
     n: int = 0
     attacked: int = 0
+    unscored: int = 0
     failures: int = 0
     messages: int | None = None
     by_seed: Mapping[int, float] = field(default_factory=dict)
@@ -78,6 +80,7 @@ def merge(rows: Sequence[Row], *, ends: bool = True) -> Score:
         worst=worst_of(metric, [row.worst for row in used if row.worst is not None]),
         n=sum(row.n for row in used),
         attacked=sum(map(attacked, used)),
+        unscored=sum(row.of_clients.unscored for row in used),
         failures=sum(row.failures for row in rows),
         messages=messages,
         by_seed=means,

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from attacks.exact.head_inversion import HeadInversion, class_features
 from attacks.exact.linear_layer import LayerGradient, Read, linear_layers, low_rank
-from attacks.exact.spear import Spear
+from attacks.exact.spear_plus_plus import SpearPlusPlus
 from attacks.guesses import Reconstruction
 from attacks.image_measures import mse
 from attacks.normalisation import normalise
@@ -47,7 +47,7 @@ def test_features_are_exact_and_images_of_them_beat_the_mean_image() -> None:
     for behind in ((), (80,)):
         seen, images = sent(network(*behind), 1)
         read = Read.of(seen)
-        found = Spear().factors(read, read.layers[0], seen, stream(), {})
+        found = SpearPlusPlus().factors(read, read.layers[0], seen, stream(), {})
         with torch.no_grad():
             features = nn.Sequential(*list(network(*behind).children())[:5])(normalise(images, seen))
         nearest = torch.cdist(features.double(), found.inputs).min(1).values

@@ -14,7 +14,7 @@ from tests.common.test_every_attack import EVERY
 
 ON_HOST = {
     "ClassFishing", "CocktailParty", "HeadInversion", "ImprintLayer", "JointEncodingInversion",
-    "MatchedFilter", "PatchEmbeddingInversion", "Spear", "SpearPlusPlus", "TrapWeights",
+    "MatchedFilter", "PatchEmbeddingInversion", "SpearPlusPlus", "TrapWeights",
 }  # fmt: skip
 """Attacks that solve equations on the host."""
 SOLVING = {"addmm", "bmm", "linalg_eigh", "linalg_inv_ex", "linalg_lstsq", "linalg_solve_ex", "linalg_svd", "mm"}

@@ -116,7 +116,7 @@ def test_the_first_table_says_what_was_learned_and_what_may_follow(tmp_path: Pat
     assert "**May the finished model be published?** Not assessed." in first
     headings, plain, protected = Elements(body).tables[0]
     assert [plain[0], protected[0]] == ["No defence", "DPSGD"]
-    members, proof = headings.index("Participation guessed?"), headings.index("Mathematical guarantee")
+    members, proof = headings.index("Participation guessed?"), headings.index("Mathematical bound")
     assert plain[members].startswith("yes: ")
     assert protected[members] == "not found"
     assert [plain[proof], protected[proof]] == ["none", "epsilon 8.00 for one example, not one person"]

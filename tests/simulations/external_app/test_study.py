@@ -37,7 +37,7 @@ def claiming(app: Any, epsilons: Mapping[int, float], **more: float) -> Any:
 
 
 def watched(out: Path, strategy: Strategy | None = None, **more: Any) -> Strategy:
-    known = {"workers": 0, "probe_attacks": "Spear()", "probe_targets": 4, **more}
+    known = {"workers": 0, "probe_attacks": "SpearPlusPlus()", "probe_targets": 4, **more}
     return audited(strategy or FedAvg(fraction_evaluate=0.0), out, Net, **known)
 
 
@@ -56,10 +56,12 @@ def audit(out: Path, app: Any, strategy: Strategy | None = None, rounds: int = 1
 def test_a_gate_stops_before_the_next_round_and_says_so_in_a_row(tmp_path: Path) -> None:
     """Seven of 8 probed images are recognisable; their exact interval begins at 0.47."""
     claims, silent = claiming(an_app(), {0: 3.25, 1: 1.5}), an_app()
+    endless = claiming(an_app(), {0: 1.0, 1: float("inf")})
     for name, app, gate, why in (
         ("claimed", claims, {"max-epsilon": 2.0}, "max-epsilon 2: The clients' metrics claim epsilon 3.25"),
+        ("no number", endless, {"max-epsilon": 2.0}, "max-epsilon 2: The clients' metrics claim epsilon 1 ("),
         ("found", silent, {"max-recognisable": 0.4}, "max-recognisable 0.4: 87.5 % of 8 images"),
-    ):
+    ):  # fmt: skip
         out = tmp_path / name
         with pytest.raises(AuditError, match="the gate stopped the federation before round 2:") as raised:
             start(watched(out, gate=gate), app, rounds=3)
@@ -70,9 +72,11 @@ def test_a_gate_stops_before_the_next_round_and_says_so_in_a_row(tmp_path: Path)
         assert (out / "report.html").is_file()
     for name, gate in (("undecided", {"max-recognisable": 0.7}), ("unspent", {"max-epsilon": 4.0})):
         start(watched(tmp_path / name, gate=gate), claims, rounds=2)
-    with pytest.raises(AuditError, match="limits of the gate are broken after the last round"):
+    with pytest.raises(AuditError, match="limits of the gate are broken or undecided after the last round"):
         start(watched(tmp_path / "last", gate={"max-recognisable": 0.4}), silent, rounds=1)
     assert [row["round"] for row in read_lines(tmp_path / "last" / "rows.jsonl") if row["metric"] == "audit"] == [1]
+    with pytest.raises(ConfigError, match="folder is '', which audits nothing"):
+        audited(FedAvg(), "", Net, gate={"max-recognisable": 0.4})
     with pytest.raises(ConfigError, match="min-accuracy is in gate"):
         watched(tmp_path / "wrong", gate={"min-accuracy": 0.5})
     with pytest.raises(ConfigError, match="max-recognisable is 2"):

@@ -22,7 +22,7 @@ from strategies.federated.observations import AGGREGATE, SeenAggregate
 from tests.lines import read_lines
 from tests.local_grid import LocalGrid
 
-SPEAR = "Spear()"
+SPEAR = "SpearPlusPlus()"
 Rows = list[dict[str, Any]]
 
 

@@ -43,7 +43,7 @@ def test_whole_rounds_are_matched_at_a_surrogate_and_refined(tmp_path: Path) -> 
     mixer = "VisualMixer(window_lower=2, window_upper=4)"
     rows = rows_of(
         tmp_path / "run", defenses=mixer, train_limit=80, probe_attacks=probed,
-        update_attacks=f"{matched}; {matched} | WindowMean(); Spear()",
+        update_attacks=f"{matched}; {matched} | WindowMean(); CocktailParty()",
     )  # fmt: skip
     scored = {(r["defense"], r["attack"]) for r in rows if r["metric"] == "psnr" and "Matching" in r["attack"]}
     assert scored == {(defense, one) for defense in ("", mixer) for one in (matched, f"{matched} | WindowMean()")}
@@ -54,9 +54,9 @@ def test_whole_rounds_are_matched_at_a_surrogate_and_refined(tmp_path: Path) -> 
     card = found["psnr"]["card"]
     assert (card["observation"], card["local_steps"], card["threat_class"]) == ("training update", 2, "B")
     # An attack of one step on whole rounds: a row that says what is for them.
-    spear = [row for row in rows if row["attack"] == "Spear()"]
-    assert {(row["metric"], row["status"]) for row in spear} == {("attack", "not-applicable")}
-    assert all("does not apply: the update has 2 local steps" in row["message"] for row in spear)
+    single = [row for row in rows if row["attack"] == "CocktailParty()"]
+    assert {(row["metric"], row["status"]) for row in single} == {("attack", "not-applicable")}
+    assert all("does not apply: the update has 2 local steps" in row["message"] for row in single)
 
 
 @pytest.mark.long

@@ -15,7 +15,7 @@ SMALL: dict[str, Any] = {
     "dataset": "mnist-5k", "model": "mlp", "width": 4, "train-limit": 400, "test-limit": 60, "num-clients": 4, "rounds": 2,
     "defenses": "", "probe-attacks": "", "update-attacks": "", "attack-workers": 0, "adaptive": False,
 }  # fmt: skip
-SUMS = {"probe-attacks": "Spear()", "aggregate-clients": "1,2,4", "aggregate-attacks": "Spear()"}
+SUMS = {"probe-attacks": "SpearPlusPlus()", "aggregate-clients": "1,2,4", "aggregate-attacks": "SpearPlusPlus()"}
 CANARIES = {"dp-canaries": 48, "defenses": "DPSGD(target_epsilon=2.0)", "attack-rounds": ""}
 CLIENT_LEVEL = "ClientDP(max_norm=1.0, target_epsilon=2.0, rounds=2)"
 AT_ONCE: list[tuple[dict[str, Any], str]] = [

@@ -86,6 +86,9 @@ def test_sixteen_images_leave_five_per_cent_undecided_and_as_many_as_named_decid
 
 
 def test_a_limit_of_zero_asks_for_none_among_enough_images(tmp_path: Path) -> None:
+    both = [attacked("", 40, 40), attacked("", 40, 40, attack="B()")]
+    found = a_run(tmp_path / "found", *both, attacked("D()", 0, 0, 100), attacked("D()", 1, 1, 500, attack="B()"))
+    assert gate(found, "--max-recognisable", 0)[0] == 5, "by the attack with the lower upper end"
     for seen, n, expected in ((0, 72, 0), (0, 71, 5), (1, 500, 5), (20, 72, 1)):
         assert gate(of_d(tmp_path / f"{seen}-{n}", seen, n), "--max-recognisable", 0)[0] == expected, (seen, n)
     # Identified images are within a limit on recognisable ones.
@@ -127,6 +130,12 @@ def test_what_looks_measured_and_is_not_never_passes(tmp_path: Path) -> None:
         replace(CARD, server="active"),
         [replace(scored(0.5, metric="train-seconds"), seed=1, attack="", defense="D()")],
     )
+    took = [replace(scored(3.0, metric="attack-seconds", reference="", attack="B()"), **known)]
+    seeds = [[replace(one, seed=at) for of in (ok, attacked("D()", 0, 0, 480)) for one in of] for at in (0, 1)]
+    unscored = [replace(one, seed=1, extra=one.extra | {"unscored": 464}) for one in attacked("D()", 0, 0, 16)]
+    refused_model = [
+        replace(scored(0.0, metric="model-refused", reference="", attack="C()"), defense="D()", card=server)
+    ]
     sixteen = [replace(one, card=one.card.but(**update.to_json())) for one in attacked("", 40, 40)]
     for name, rows in {
         "control failed, images identified": [attacked("", 0, 0), attacked("D()", 30, 0, 480)],
@@ -137,6 +146,10 @@ def test_what_looks_measured_and_is_not_never_passes(tmp_path: Path) -> None:
         "seed attacked without it alone": [ok, [replace(one, seed=1) for one in ok], attacked("D()", 0, 0, 480), trained],
         "trials failed": [ok, failing],
         "score of an attack lost": [ok, attacked("D()", 0, 0, 480), attacked("D()", 400, 0, 480, "B()")[:2]],
+        "replies of an attack lost": [ok, attacked("D()", 0, 0, 480), took],
+        "replies of a seed lost": [*seeds[:1], [replace(one, seed=1) for one in ok], [replace(took[0], attack="A()", seed=1)]],
+        "score of a seed lost": [*seeds, [replace(one, attack="B()") for one in (*seeds[0], *seeds[1][:-1])]],
+        "unscored images": [ok, attacked("D()", 0, 0, 480), [replace(one, seed=1) for one in ok], unscored],
         "attack refused": [ok, attacked("D()", 0, 0, 480), [replace(scored(None, attack="B()", **known), status="refused")]],
         "active server": [
             ok, attacked("D()", 0, 0, 480), [replace(one, card=one.card.but(**server.to_json())) for one in attacked("D()", 0, 0)],
@@ -144,7 +157,8 @@ def test_what_looks_measured_and_is_not_never_passes(tmp_path: Path) -> None:
     }.items():  # fmt: skip
         code, checks = gate(a_run(tmp_path / name, *rows), "--max-recognisable", 0.05)
         assert code == 5, (name, checks)
-    assert gate(a_run(tmp_path / "good", ok, attacked("D()", 0, 0, 480)), "--max-recognisable", 0.05)[0] == 0
+    good = a_run(tmp_path / "good", ok, attacked("D()", 0, 0, 480), refused_model)
+    assert gate(good, "--max-recognisable", 0.05)[0] == 0, "that clients refused a model is no score"
     named, file = tmp_path / "message attacked without it alone", tmp_path / "limits.toml"
     file.write_text('[gate.message."training update, 4 steps on 16 images"]\nmax-recognisable = 0.0\n')
     code, (check,) = gate(named, "--limits", file, "--junit", tmp_path / "gate.xml")
@@ -211,6 +225,22 @@ def test_membership(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "m", chance, CONFIG | {"pipelines": [""]})
     for limit, code in ((0.2, 0), (0.05, 1), (0.13, 5)):
         assert fedveil("gate", folder, "--max-tpr", limit)[0] == code, limit
+    rows = member_rows("", 0.8, (0.75, 0.85))
+    blind = [row(**one | {"round": 3, "status": "not-validated"}) for one in rows]
+    doubted = [row(**one | {"card": one["card"] | {"no_verdict": "cannot tell"}}) for one in rows]
+    for at, (several, limit) in enumerate(((chance + blind, 0.2), (doubted, 0.05), (doubted, 0.2))):
+        assert (
+            fedveil("gate", write_run(tmp_path / str(at), several, CONFIG | {"pipelines": [""]}), "--max-tpr", limit)[0]
+            == 5
+        )
+
+
+def test_what_chance_gives_breaks_no_limit_above_zero(tmp_path: Path) -> None:
+    """60 of 100 images are nearest to their own among two."""
+    rows = [replace(one, card=one.card.but(chance=0.5)) for one in attacked("D()", 60, 0, 100)]
+    folder = a_run(tmp_path / "two", attacked("", 40, 40), rows)
+    for limit, code in ((0.25, 5), (0.75, 0)):
+        assert gate(folder, "--max-identifiable", limit)[0] == code, limit
 
 
 def test_limits_of_a_file_are_those_of_messages_too_and_options_come_before_them(tmp_path: Path) -> None:
@@ -233,6 +263,9 @@ def test_limits_of_a_file_are_those_of_messages_too_and_options_come_before_them
     assert gate(folder, "--limits", file, "--message", SHOWN)[0] == 1
     code, checks = gate(folder, "--message", "real", "--max-recognisable", 0)
     assert (code, checks[0]["said"]) == (5, "no message was attacked"), "probes are asked for"
+    file.write_text(f'[gate.message."{SHOWN}"]\nmax-identifiable = 0.1\n')
+    code, checks = gate(folder, "--message", "real", "--limits", file)
+    assert (code, checks[0]["said"]) == (5, "no limit is on these messages")
 
 
 def test_build_servers_read_the_checks(tmp_path: Path) -> None:
@@ -247,6 +280,8 @@ def test_build_servers_read_the_checks(tmp_path: Path) -> None:
     recognisable, epsilon = suite
     assert (recognisable[0].tag, recognisable.get("name")) == ("failure", f"D(), {SHOWN}: max-recognisable")
     assert epsilon[0].tag == "error"
+    refused("gate", folder, "--defense", "D()", "--max-tpr", 7, "--junit", file)
+    assert not file.exists(), "an earlier gate's says nothing of this one"
     hostile = a_run(
         tmp_path / "hostile", attacked("", 40, 40), attacked('<b>\x00\x1b"&', 0, 0, 72), pipelines=["", '<b>\x00\x1b"&']
     )

@@ -116,7 +116,7 @@ def test_a_word_is_a_value_as_toml_writes_it_or_plain_text() -> None:
     for word, kind, value in (
         ("lenet", str, "lenet"), ("'lenet'", str, "lenet"), ('"lenet"', str, "lenet"), ("12", str, "12"),
         ("true", str, "true"), ("DLG(labels='auto')", str, "DLG(labels='auto')"),
-        ("'DLG()'; 'Spear()'", str, "'DLG()'; 'Spear()'"), ("'a'\nb = 1", str, "'a'\nb = 1"), ("'", str, "'"),
+        ("'DLG()'; 'SpearPlusPlus()'", str, "'DLG()'; 'SpearPlusPlus()'"), ("'a'\nb = 1", str, "'a'\nb = 1"), ("'", str, "'"),
         ("", str, ""), ("''", str, ""), ("True", bool, True), ("false", bool, False), ("'true'", bool, "true"),
         ("1_000", int, 1000), ("1e-3", float, 0.001), (".5", float, 0.5), ("-Inf", float, -float("inf")),
         ("many", int, "many"),

@@ -13,7 +13,7 @@ from simulations.audited import audited
 from tests.lines import read_lines
 from tests.strategies.external_app.app import AppGrid, Net
 
-EXACT = "Spear()"
+EXACT = "SpearPlusPlus()"
 LABELS = "LabelInference()"
 
 

@@ -48,7 +48,7 @@ def test_each_client_scores_no_more_guesses_than_it_has_images() -> None:
 
 def test_only_attacks_that_guess_images_of_one_update_are_meant_for_sums() -> None:
     found = {name for name, cls in ATTACKS.items() if AGGREGATE.meant(cls())}
-    assert {"InvertingGradients", "Spear", "NoiseModelInversion"} <= found
+    assert {"InvertingGradients", "SpearPlusPlus", "NoiseModelInversion"} <= found
     assert not {"LabelInference", "LossThreshold"} & found
 
 

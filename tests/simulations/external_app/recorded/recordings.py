@@ -22,7 +22,7 @@ from strategies.recording.strategy import RecordingStrategy
 
 MEAN, STD, RATE = 0.1307, 0.3081, 0.1
 NODES = tuple(range(11, 27))
-EXACT = "Spear()"
+EXACT = "SpearPlusPlus()"
 DLG = "DLG(iterations=60, restarts=1, labels='auto')"
 
 

@@ -84,13 +84,13 @@ def invoke(update: Path, *options: Any, **changes: Any) -> Result:
 def test_json_has_the_scores_of_each_attack_and_the_reasons_of_those_that_failed(files: Path, tmp_path: Path) -> None:
     result = invoke(
         files / "update", "--out", tmp_path / "out", "--json", originals=files / "truth", weights=files / "global",
-        update_attacks="Spear(); InvertingGradients(iterations=2, restarts=1)",
+        update_attacks="SpearPlusPlus(); InvertingGradients(iterations=2, restarts=1)",
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     assert (found["directory"], found["scored"]) == (str(tmp_path / "out"), True)
-    (exact,) = (one for one in found["attacks"] if one["attack"] == "Spear()")
-    (inverting,) = (one for one in found["attacks"] if one["attack"] != "Spear()")
+    (exact,) = (one for one in found["attacks"] if one["attack"] == "SpearPlusPlus()")
+    (inverting,) = (one for one in found["attacks"] if one["attack"] != "SpearPlusPlus()")
     (psnr,) = (row for row in rows_of(tmp_path / "out", "psnr") if row["role"] == "attack")
     assert inverting["psnr"] == inverting["best_psnr"] == pytest.approx(psnr["value"])
     assert (inverting["identified"], inverting["verdict"]) == (0, "unknown"), "one picture has no others beside it"

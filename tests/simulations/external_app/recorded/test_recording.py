@@ -156,7 +156,7 @@ class Saving(Torch):
 def test_the_page_without_scores_shows_how_to_get_them_and_that_works(tmp_path: Path) -> None:
     steps = {"local-epochs": 1, "batch-size": 1}
     folder, out = record(tmp_path, model="mlp", nodes=16, **steps), tmp_path / "out"
-    result = invoke(folder, out=out, model="mlp", update_attacks="Spear()")
+    result = invoke(folder, out=out, model="mlp", update_attacks="SpearPlusPlus()")
     assert result.exit_code == 0, result.output
     lines, command = code_blocks(out)
     assert f"mean={MEAN}, std={STD}" in lines

@@ -6,6 +6,7 @@ import shutil
 import sys
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,11 @@ from attacks import RMIA, ShadowModels
 from attacks.local_model import shared_tensors
 from attacks.membership.loss_threshold import predict
 from attacks.normalisation import normalise
+from attacks.scoring.intervals import Estimate
 from attacks.scoring.roc import auc
 from clients.data.card import DataCard
 from clients.data.datasets import load_dataset
+from clients.models.classifiers import build_model
 from clients.outsourced.messages import OutsourcedPlan
 from clients.task.auxiliary import Auxiliary
 from clients.task.batches import local_batch
@@ -30,6 +33,7 @@ from clients.wire.records import tensors_of
 from defenses.base import Batch
 from simulations.experiment.experiment import Experiment
 from simulations.external_app.recorded.missing import require_complete
+from simulations.external_app.released.doubts import DIFFER, INCONSISTENT, UNCOMPARED, WORSE, Null, general_doubt
 from simulations.external_app.released.model import ReleasedModel, prepare
 from simulations.external_app.released.records import ReleasedPlan, read_pictures
 from strategies.audit.jobs import AttackJob
@@ -174,6 +178,46 @@ def test_no_record_is_tested_that_trained_a_shadow_model(release: Path, tmp_path
         assert (own.targets.sum(0) - tested.targets.sum(0)).abs().max() <= 1  # of each class
         assert pixels.setdefault(seed, tested.images).equal(tested.images)
     assert not pixels[0].equal(pixels[1])
+
+
+def test_grey_pictures_are_given_to_a_model_of_three_channels(release: Path, tmp_path: Path) -> None:
+    grey = prepared(release, tmp_path / "out", **{"update-attacks": LOSS}).records
+    model = build_model("mlp", num_classes=10, input_shape=(3, 28, 28), width=32)
+    save_file(shared_tensors(model), tmp_path / "colours.safetensors")
+    paths = {
+        "--weights": tmp_path / "colours.safetensors",
+        "--members": release / "in",
+        "--nonmembers": release / "out",
+    }
+    values = {
+        **MODEL,
+        **TRAINING,
+        "input-shape": "3,28,28",
+        "normalisation": "0.1,0.1,0.1/0.3,0.3,0.3",
+        "update-attacks": LOSS,
+    }
+    colours = prepare(require_complete(None, values, tmp_path / "out", paths)).records
+    at = torch.arange(3)
+    assert colours.plain(at).images.equal(grey.plain(at).images.expand(-1, 3, -1, -1))
+
+
+def test_unlike_shares_of_classes_have_no_verdict_whatever_the_null_says() -> None:
+    """And models that learned nothing compare no folders, nor is one right that knows its members less than these."""
+    alike, skewed = torch.arange(100) % 2, (torch.arange(100) < 80).long()
+    chance, sure = Null(Estimate(0.5, 0.45, 0.55), 0.5), Null(Estimate(0.5, 0.45, 0.55), 0.8)
+    strong, tied, apart = (
+        Null(Estimate(*area), right)
+        for area, right in (((0.5, 0.45, 0.55), 0.95), ((0.5, 0.5, 0.5), 0.8), ((0.6, 0.55, 0.65), 0.8))
+    )
+    for members, null, right, said in (
+        (alike, sure, 0.9, ""), (skewed, sure, 0.9, DIFFER), (skewed, None, 0.9, DIFFER), (alike, chance, 0.9, UNCOMPARED),
+        (alike, strong, 0.7, WORSE), (alike, None, 0.5, INCONSISTENT), (alike, apart, 0.9, DIFFER), (alike, tied, 0.9, UNCOMPARED),
+    ):  # fmt: skip
+        records: Any = SimpleNamespace(
+            card=DataCard(2, (1, 1, 1), (0.0,), (1.0,)), num_train=100, num_test=100,
+            train_labels=lambda members=members: members, test_labels=lambda: alike,
+        )  # fmt: skip
+        assert general_doubt(records, null, right) == said, (null, right)
 
 
 OWN_DATA = """
