@@ -32,8 +32,8 @@ COUNTED = (*ORDER, "tests")
 MOST_FILES = 15
 """Python files of one folder, without its ``__init__.py``."""
 BUDGETS = {
-    "product lines": 61_113, "product nodes": 451_800, "product files": 476, "lines under benchmarks/": 9_095,
-    "lines under tests/": 41_520, "quick tests": 3_000, "words of documentation": 26_260, "words of results": 30_150,
+    "product lines": 61_113, "product nodes": 451_800, "product files": 475, "lines under benchmarks/": 9_095,
+    "lines under tests/": 41_530, "quick tests": 3_000, "words of documentation": 26_260, "words of results": 30_200,
     "setting keys": 95, "options": 44,
 }  # fmt: skip
 """The most of each: nodes are those of the syntax tree, quick tests those that README's test command runs."""

@@ -22,9 +22,6 @@ MOST_CLASSES = 1000
 
 MOST_GREY = 64
 """Images of a guess that an attack did not find, at most: an update can cover thousands."""
-OTHERS = (
-    "examples; the gradients of the others vanish beside theirs, or are multiples of theirs, as those of equal examples"
-)
 BEYOND = 0.01
 """Distance from [0, 1] at which a pixel is outside and not rounded."""
 
@@ -97,7 +94,10 @@ class SolvingAttack(Attack[ClientUpdate, Reconstruction], begins_chains=True):
             grey = Reconstruction.grey(count, observation.input_shape, str(error), numbers)
             return replace(grey, found=0 if isinstance(error, FoundNothingError) else None)
         solved = len(guess.images)
-        others = f"found {solved} of {observation.num_examples} {OTHERS}" if solved < count else ""
+        others = (
+            "the gradients of the others vanish beside theirs, or are multiples of theirs, as those of equal examples"
+        )
+        others = f"found {solved} of {observation.num_examples} examples; {others}" if solved < count else ""
         return guess.but_missing(count, guess.failure or others)
 
     def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: Numbers) -> Reconstruction:

@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from attacks.exact.base import SolvingAttack, recovered
-from attacks.exact.factors import ALONE, Factors, believed, polished, repaired, solved
+from attacks.exact.factors import ALONE, Factors, MissingExamples, believed, polished, repaired, solved
 from attacks.exact.linear_layer import LinearLayer, Read, low_rank
-from attacks.exact.missing_examples import MissingExamples
 from attacks.exact.sparse_directions import SparseDirections, complement, sampled_kernels, unit
 from attacks.guesses import Reconstruction
 from attacks.observations import ClientUpdate, NotApplicableError
@@ -32,7 +31,7 @@ MOST_SHARING = 6
 """Columns that are separated at most, where they have too many zeros in common."""
 SETS = 256
 """Sets of rows from which columns with common zeros are separated."""
-MOST_TRIES = 5
+MOST_TRIES = 4
 """Factors that are compared at most, one from the learning, one with what components of images add to it, others from these."""
 LEAST_GAP = 5.0
 """Ratio of the examples' smallest singular value to the largest of the noise, below which an example counts as noise. In 200

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from attacks import SpearPlusPlus
-from attacks.exact.missing_examples import MissingExamples
+from attacks.exact.factors import MissingExamples
 from attacks.exact.sparse_directions import sampled_kernels
 from defenses.checks import Steps, algorithm
 

@@ -8,7 +8,6 @@ from typing import Any
 from simulations.compare.groups import Group, grouped
 from simulations.compare.page import every_defence, require_page, sides, write_comparison
 from simulations.report.page.templates import render
-from simulations.report.studies.plain import OWN_CLIENTS
 from simulations.settings.errors import ConfigError
 
 
@@ -44,7 +43,7 @@ class Compared:
 
     def _repr_html_(self) -> str:
         reports = [folder / "report.html" for group in self.groups for folder in group.folders]
-        known = {"plain_name": OWN_CLIENTS.name, "upper_bounds": {}, "table_of_all": every_defence(sides(self.groups))}
+        known = {"table_of_all": every_defence(sides(self.groups))}
         return render("notebook.html", known | {"groups": self.groups, "files": [self.page] if self.page else reports})
 
 

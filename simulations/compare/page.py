@@ -12,7 +12,6 @@ from simulations.report.analysis.message import Message, rule
 from simulations.report.analysis.run import Summary
 from simulations.report.columns import Column, Shown, Table, change, code, number, over_interval, pill
 from simulations.report.page.templates import render
-from simulations.report.studies.plain import OWN_CLIENTS
 from simulations.report.studies.score import Score
 from simulations.report.text import NOTHING, breakable, numbered, percentage, two
 from simulations.run_folder.folder_lock import require_ours
@@ -134,9 +133,6 @@ def write_comparison(groups: Sequence[Group], page: Path) -> None:
     context = {
         "title": TITLE,
         "groups": groups,
-        "upper_bounds": {},
-        "adaptive": (),
-        "plain_name": OWN_CLIENTS.name,
         "folders": sum(len(group.folders) for group in groups),
         "table_of_all": every_defence(sides(groups)),
         "rule": rule(),

@@ -307,10 +307,7 @@ class AppAudit:
 
     def _facts(self, trained: Mapping[int, SeenTraining]) -> AppFacts:
         probes = self._plan.probe_targets if self.settings.attacks()[PROBE] else 0
-        seen = together(trained)
-        return AppFacts(
-            self._nodes.reported["loss"], self.record.budgets, probes, seen, one_step=seen.training.steps == 1
-        )
+        return AppFacts(together(trained), self._nodes.reported["loss"], self.record.budgets, probes)
 
     def _task(self, server_round: int, trained: Mapping[int, SeenTraining]) -> Task:
         plan = replace(self._plan, **observed(trained, self._nodes.examples))

@@ -67,20 +67,13 @@ class AppFacts:
         loss: The app's name of its loss.
         budgets: Privacy budget per message of each of the app's mods for local differential privacy.
         probes: Number of one-step probes of each client in an attacked round.
-        training: The first client's; None where none was observed.
-        one_step: Each client takes a single step per round, as in a probe.
+        training: The first client's.
     """
 
+    training: SeenTraining
     loss: str = CROSS_ENTROPY
     budgets: Sequence[ModBudget] = ()
     probes: int = 0
-    training: SeenTraining | None = None
-    one_step: bool = False
-
-    @property
-    def recipe(self) -> str:
-        """How the clients train."""
-        return self.training.recipe if self.training else "unknown: no training was observed"
 
     @property
     def spent(self) -> str:
@@ -106,7 +99,7 @@ class AppFacts:
 class AppAuditor(Auditor):
     """The auditor of an external app; threat cards list the mods behind a reply, and ``facts`` of the app and the round."""
 
-    facts = AppFacts()
+    facts: AppFacts
 
     def card(self, task: Task, kind: Kind, seen: Sequence[Seen], accuracy: float | None, **facts: Any) -> ThreatCard:
         """The threat card."""
@@ -115,21 +108,21 @@ class AppAuditor(Auditor):
             "mods": pipeline or "none known",
             "loss": app.loss if app.loss == CROSS_ENTROPY else f"{app.loss}; attacks assume {CROSS_ENTROPY}",
             "data": "the app's own, as its data gives them",
-            "training": f"{app.recipe}; loss as reported or by default",
+            "training": f"{app.training.recipe}; loss as reported or by default",
             "randomness": f"{self.randomness}: which images are probed; what the app and its mods draw in training is theirs",
-            "learning_rate": OBSERVED if app.training else None,
+            "learning_rate": OBSERVED,
             "messages": f"{app.probes + 1} of each client in an attacked round: the app's own and {app.probes} probes",
             "budget": app.spent or None,
         }
         if pipeline:
             # Mods act once on a message, whatever they are called.
-            alike = kind is not PROBE or app.one_step
+            alike = kind is not PROBE or app.training.training.steps == 1  # as a probe
             about["defense_strength"] = Strength.UPDATE if alike else Strength.ONE_STEP
             about["in_training"] = None if alike else "once on all local steps of a round"
         if kind is PROBE:
             about["caveats"] = [NOT_IN_PROBE, *filter(None, [app.spent])]
         else:
-            about["caveats"] = list(filter(None, [app.recipe, app.training and app.training.of_data]))
+            about["caveats"] = list(filter(None, [app.training.recipe, app.training.of_data]))
         return super().card(task, kind, seen, accuracy, **facts).but(**about)
 
 

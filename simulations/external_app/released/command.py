@@ -138,18 +138,14 @@ def attack_model(console: Terminal, request: Request, out: Path, *, as_json: boo
     numbers = (AREA.heading, RATE.heading, "shadow AUC")
     console.print(table(["attack", "verdict"], numbers, map(_line, cells)))
     if any(dagger(score.status) for cell in cells for score in cell.scores.values()):
-        console.say(
-            "  †: no verdict follows, no AUC without a defence lies above chance, or few non-members were tested"
-        )
+        console.say("  †: no verdict follows, no AUC without a defence is above chance, or few non-members")
     for caveat in (text for finding in findings for text in finding.all_caveats):
         console.say(f"caveat: {caveat}")
     if null := cells[0].card.more.get("null_auc"):
         of = f"{two(null[0])}, {within(null[1], null[2], two)}"
         console.say(f"null AUC, by models that saw no tested record: {of}; expected of folders that are alike: 0.50")
     else:
-        console.say(
-            "caveat: there is no null AUC: another difference between the folders than membership may explain the scores"
-        )
+        console.say("caveat: without a null AUC any other difference between the folders may explain the scores")
     for attack, why in failures.items():
         errors.say(f"{attack} failed: {why}")
     console.say(f"report: {page}")

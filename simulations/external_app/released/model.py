@@ -23,8 +23,6 @@ from strategies.outsourced.observations import MODEL
 SCENARIO = "released"
 HALF = 0.5
 """Share of the non-members that train shadow models, and are not tested."""
-ALL = 1e6
-"""GiB: all pictures are read into memory before, so that no limit on the server's own helps."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,7 @@ def _plan_of(request: Request, fraction: float) -> ReleasedPlan:
     settings, paths = request.settings, {option: str(path.resolve()) for option, path in request.paths.items()}
     known: dict[str, Any] = {
         "scenario": SCENARIO, "dataset": "", "pipeline": str(pipeline_of(settings)), "seed": settings.seed, "rounds": 1,
-        "auxiliary_fraction": fraction, "image_memory": ALL,
+        "auxiliary_fraction": fraction, "image_memory": 1e6,  # GiB: all pictures are in memory before
     }  # fmt: skip
     if PREDICTIONS in paths:
         with naming(PREDICTIONS):

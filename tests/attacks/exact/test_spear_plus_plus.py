@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from attacks import AttackError, SpearPlusPlus
+from attacks.exact.factors import MissingExamples
 from attacks.exact.linear_layer import Read, low_rank, unscaled_gradient
-from attacks.exact.missing_examples import MissingExamples
 from attacks.exact.sparse_directions import SparseDirections
 from attacks.guesses import Reconstruction
 from attacks.normalisation import normalise
@@ -41,13 +41,12 @@ def drawn(batch: int, width: int, *, exact: bool = False, seed: int = 1) -> Clie
     return seen if exact else solving.in_single_precision(seen)
 
 
-def test_batches_of_narrow_layers_are_exact_too() -> None:
-    for batch, exact in ((20, False), (32, True)):
-        guess = ATTACK(drawn(batch, 200, exact=exact), solving.stream())
-        images, labels = solving.paired(guess, drawings(batch))
-        assert float((images - drawings(batch)).abs().max()) < 1e-3
-        assert torch.equal(labels, classes(batch))
-        assert abs(guess.diagnostics["gradient_distance"]) < 1e-6
+def test_a_batch_of_a_narrow_layer_is_exact_too() -> None:
+    guess = ATTACK(drawn(20, 200), solving.stream())
+    images, labels = solving.paired(guess, drawings(20))
+    assert float((images - drawings(20)).abs().max()) < 1e-3
+    assert torch.equal(labels, classes(20))
+    assert abs(guess.diagnostics["gradient_distance"]) < 1e-6
 
 
 def test_the_last_example_follows_from_the_others() -> None:

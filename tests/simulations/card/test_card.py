@@ -118,7 +118,7 @@ def test_the_first_table_says_what_was_learned_and_what_may_follow(tmp_path: Pat
     assert [plain[0], protected[0]] == ["No defence", "DPSGD"]
     members, proof = headings.index("Participation guessed?"), headings.index("Mathematical bound")
     assert plain[members].startswith("yes: ")
-    assert protected[members] == "not found"
+    assert protected[members] == "not found: 50 of 100 pairs told apart (45 to 55)"
     assert [plain[proof], protected[proof]] == ["none", "epsilon 8.00 for one example, not one person"]
     assert first.count("Epsilon under") == 1
     assert "at most 2981 times" in first  # e^8 = 2980.96

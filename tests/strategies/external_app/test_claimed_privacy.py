@@ -193,19 +193,19 @@ def test_a_budget_is_added_up_only_where_the_noise_is_for_any_two_clipped_update
         assert budget.holds is holds, sensitivity
         if abs(sensitivity - 2) > 0.01:
             assert enough is holds, sensitivity
-        spent = AppFacts(budgets=[budget], probes=3).spent
+        spent = AppFacts(None, budgets=[budget], probes=3).spent
         assert ("by basic composition" in spent) is holds
         why = f"it is for a sensitivity of {sensitivity:g}, and two updates of norm 1 lie up to 2 apart"
         assert (why in spent) is not holds
 
 
 def test_what_is_spent_is_added_up_and_a_budget_that_is_none_is_not() -> None:
-    assert AppFacts(probes=3).spent == ""
-    spent = AppFacts(budgets=[ModBudget(10.0, 1e-3, 2.0, 1.0)], probes=3).spent
+    assert AppFacts(None, probes=3).spent == ""
+    spent = AppFacts(None, budgets=[ModBudget(10.0, 1e-3, 2.0, 1.0)], probes=3).spent
     assert "(40, 0.004)" in spent
     assert "holds for an epsilon of at most 1 only" in spent
     two = [ModBudget(1.0, 1e-3, 2.0, 1.0), ModBudget(0.5, 2e-3, 9.0, 1.0)]
-    assert "(1.5, 0.003) a message: by basic composition 1 x" in AppFacts(budgets=two).spent
+    assert "(1.5, 0.003) a message: by basic composition 1 x" in AppFacts(None, budgets=two).spent
     for text in ("", "{", "3", "[1]", "[[1, 2, 3]]", '[["a", 1, 1, 1]]', "[[NaN, 1, 1, 1]]", "[[-1, 0, 1, 1]]"):
         assert reported_budgets(text) == [], text
     assert reported_budgets("[[0.5, 0.001, 2, 1]]") == [ModBudget(0.5, 1e-3, 2.0, 1.0)]
