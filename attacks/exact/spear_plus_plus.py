@@ -31,7 +31,7 @@ MOST_SHARING = 6
 """Columns that are separated at most, where they have too many zeros in common."""
 SETS = 256
 """Sets of rows from which columns with common zeros are separated."""
-MOST_TRIES = 4
+MOST_TRIES = 5
 """Factors that are compared at most, one from the learning, one with what components of images add to it, others from these."""
 LEAST_GAP = 5.0
 """Ratio of the examples' smallest singular value to the largest of the noise, below which an example counts as noise. In 200
